@@ -1,0 +1,91 @@
+# Everything a person or a script runs. `make help` lists it; `make check` is exactly what continuous integration runs.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+# torch is not in the locks: pip's own configuration decides where it comes from, unless TORCH_INDEX_URL names an index
+# (https://download.pytorch.org/whl/cpu has the small builds without CUDA).
+TORCH ?= torch==2.13.0
+TORCH_INDEX_URL ?=
+MODEL ?= all-MiniLM-L6-v2
+
+PIP := -m pip --disable-pip-version-check --no-input --quiet
+SOURCES := app model tests $(wildcard bench)
+
+# One environment a job: the server's own (no test tools, no transformers), the developer's, the oracles'.
+RUNTIME := .venv-runtime
+DEV := .venv
+ORACLE := .venv-oracle
+
+.PHONY: help setup weights serve test check check-long check-gpu bench image fix lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+setup: $(DEV)/.ready ## the developer's environment, .venv (quick when nothing changed)
+
+# An environment is ready when torch, its lock and the project are in; it is made anew when its lock changes, so that
+# nothing stays behind in it that the lock no longer names.
+%/.locked:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
+	@echo "making $* (torch, then $(filter %.txt,$^))"
+	@$(PYTHON) -m venv --clear $*
+	@$*/bin/python $(PIP) install $(if $(TORCH_INDEX_URL),--index-url '$(TORCH_INDEX_URL)') '$(TORCH)'
+	@$*/bin/python $(PIP) install --require-hashes --no-deps -r $(filter %.txt,$^)
+	@touch $@
+
+%/.ready: %/.locked pyproject.toml
+	@$*/bin/python $(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(RUNTIME)/.locked: requirements/runtime.txt
+$(DEV)/.locked: requirements/dev.txt
+$(ORACLE)/.locked: requirements/oracle.txt
+.SECONDARY: $(RUNTIME)/.locked $(DEV)/.locked $(ORACLE)/.locked
+
+weights: $(RUNTIME)/.ready ## fetch the default model into weights/ (nothing to do when it is there)
+	@$(RUNTIME)/bin/eyeline weights fetch $(MODEL)
+
+serve: weights ## start the server on 127.0.0.1:8080, set-up included; options in ARGS="--port 9000"
+	@exec $(RUNTIME)/bin/eyeline serve $(ARGS)
+
+test: $(DEV)/.ready weights ## unit and end-to-end tests
+	@$(DEV)/bin/pytest -m "not oracle and not cuda and not browser and not fuzz" $(ARGS)
+
+check: ## all that must pass before a change lands: lint, types, tests, oracles, browser, fuzz, container
+	@PYTHON='$(PYTHON)' .ci/check.sh
+
+check-long: $(DEV)/.ready weights ## end-to-end tests at soak size, by hand (about an hour)
+	@TEST_SCALE=100 $(DEV)/bin/pytest -m e2e $(ARGS)
+
+check-gpu: $(DEV)/.ready weights ## reference tests on a CUDA device
+	@$(DEV)/bin/pytest -m cuda $(ARGS)
+
+bench: $(ORACLE)/.ready weights ## speed of the library and of the server, next to sentence-transformers
+	@$(ORACLE)/bin/python bench/library.py
+	@bash bench/server.sh
+
+image: ## the container image, through docker compose
+	@docker compose build app
+
+fix: $(DEV)/.ready ## format, and mend what ruff can mend
+	@$(DEV)/bin/ruff format $(SOURCES)
+	@$(DEV)/bin/ruff check --fix $(SOURCES)
+
+# UPGRADE=--upgrade takes the newest versions, UPGRADE="--upgrade-package NAME" one of them; without it, only what
+# pyproject.toml now asks for changes.
+UPGRADE ?=
+COMPILE = $(DEV)/bin/uv pip compile pyproject.toml --override requirements/overrides.txt --universal \
+	--python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" --quiet $(UPGRADE)
+
+lock: ## write requirements/*.txt anew from pyproject.toml (UPGRADE=--upgrade for newer versions)
+	@[ -x $(DEV)/bin/uv ] || { echo "make setup first: uv is not in $(DEV)"; exit 1; }
+	@$(COMPILE) --output-file requirements/runtime.txt
+	@$(COMPILE) --constraint requirements/runtime.txt --extra dev --output-file requirements/dev.txt
+	@$(COMPILE) --constraint requirements/runtime.txt --extra oracle --output-file requirements/oracle.txt
+
+clean: ## remove environments and caches; weights/ stays
+	@rm -rf $(RUNTIME) $(DEV) $(ORACLE) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find app model tests -name __pycache__ -type d -prune -exec rm -rf {} +
