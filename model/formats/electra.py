@@ -1,0 +1,47 @@
+"""ELECTRA, discriminators and generators: BERT with a narrower embedding and a projection up to the hidden size.
+
+References: Clark et al. 2020; tensor names as in the ``ElectraModel`` checkpoints of the Hub.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from model.config import EncoderConfig
+from model.formats import Format, RawConfig, Sources, weight_and_bias
+from model.formats.bert import encoder_config as bert_config
+from model.formats.bert import sources as bert_sources
+
+
+def encoder_config(raw: RawConfig) -> EncoderConfig:
+    """Read ``config.json`` of an ElectraModel."""
+    config = bert_config(raw)
+    embedding_size = raw["embedding_size"]
+    # Of equal sizes the checkpoint has no projection.
+    return config if embedding_size == config.hidden_size else replace(config, embedding_size=embedding_size)
+
+
+def sources(config: EncoderConfig) -> Sources:
+    """Every parameter of an ElectraModel."""
+    found = bert_sources(config)
+    if config.embedding_size is not None:
+        found |= weight_and_bias("embedding.projection", "embeddings_project")
+    return found
+
+
+ELECTRA = Format(
+    name="ELECTRA",
+    model_types=("electra",),
+    prefixes=("electra.",),
+    encoder_config=encoder_config,
+    sources=sources,
+    ignored=(
+        r"discriminator_predictions\..*",
+        r"generator_predictions\..*",
+        r"generator_lm_head\..*",
+        r"classifier\..*",
+        r"sequence_summary\..*",
+        r"qa_outputs\..*",
+    ),
+    ranges={"embeddings.position_ids": 0},
+)
