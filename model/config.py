@@ -19,6 +19,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu"]
 """The last two are gated: the first feed-forward product has 2 F outputs, ``act(first half) * second half``."""
 
 Positions = Literal["none", "sinusoidal", "learned", "rotary", "relative"]
+"""``relative`` is MPNet's: a learned table and buckets of distance."""
 
 GATED_ACTIVATIONS = frozenset({"geglu", "swiglu"})
 

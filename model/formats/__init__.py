@@ -8,7 +8,7 @@ Our parameter names, the keys of :attr:`Format.sources`::
 
     embedding.tokens.weight                             (V, E)   E = embedding_size, usually D
     embedding.token_types.weight                        (types, E)
-    embedding.positions.weight                          (rows, E)  learned positions only
+    embedding.positions.weight                          (rows, E)  learned and relative positions
     embedding.norm.weight, .bias                        (E,)
     embedding.projection.weight, .bias                  (D, E)   where E is not D
     relative_bias.weight                                (buckets, H)  relative positions only

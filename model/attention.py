@@ -1,0 +1,224 @@
+"""Scaled dot-product attention: a fused path, an explicit path with the same signature, and the multi-head module.
+
+The maps people ask for do not come from the fused kernel, which gives none, nor from switching the whole model to the
+explicit path, which would change everybody's rounding: they are computed once more, in float32, from the same queries
+and keys, for the texts, layers and heads that were asked for, after the embedding's own path has run as always.
+
+References: Vaswani et al. 2017, section 3.2; the functions ``attention`` and classes ``MultiHeadAttention`` of both
+documents in seeds/.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.batch import Group, PackedBatch
+from model.config import EncoderConfig, LayerConfig
+from model.masks import text_mask
+from model.positions import rotary_tables, rotate
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor | None]]
+"""(query, key, value, mask, dropout) -> (context, weights or None): see :func:`attend_fused`."""
+
+
+def attend_fused(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> tuple[Tensor, Tensor | None]:
+    """Attend with the fused kernel of the device.
+
+    Parameters
+    ----------
+    query, key, value : Tensor, shape (B, H, L, K)
+    mask : Tensor, broadcastable to (B, H, L, L), or None
+        bool, True = may be seen, with at least one True in each row; or float, added to the scores.
+    dropout : float
+        Share of the weights that is dropped; 0 when serving.
+
+    Returns
+    -------
+    context : Tensor, shape (B, H, L, K)
+    weights : None
+        A fused kernel never has them in one place.
+    """
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout), None
+
+
+def attend_explicit(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> tuple[Tensor, Tensor | None]:
+    """Attend step by step, as the formula reads: softmax(Q K^T / sqrt(K)) V.
+
+    Parameters and ``context`` as :func:`attend_fused`.
+
+    Returns
+    -------
+    context : Tensor, shape (B, H, L, K)
+    weights : Tensor, shape (B, H, L, L)
+        Before dropout; each row sums to 1.
+    """
+    weights = attention_weights(query, key, mask)
+    dropped = F.dropout(weights, dropout) if dropout else weights
+    return dropped @ value, weights
+
+
+def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Compute softmax(Q K^T / sqrt(K)).
+
+    Parameters
+    ----------
+    query, key : Tensor, shape (..., L, K)
+    mask : Tensor, broadcastable to (..., L, L), or None
+        As in :func:`attend_fused`.
+
+    Returns
+    -------
+    Tensor, shape (..., L, L), same dtype as ``query``
+    """
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (..., L, L)
+    if mask is not None:
+        # the lowest finite number, not -inf: a row that sees nothing becomes uniform instead of NaN
+        lowest = torch.finfo(scores.dtype).min
+        scores = scores.masked_fill(~mask, lowest) if mask.dtype == torch.bool else scores + mask
+    return scores.softmax(dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedMaps:
+    """Which maps of one text a layer shall give: its tokens in the pack, and the heads."""
+
+    start: int
+    length: int
+    heads: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerView:
+    """What one kind of layer needs to know of a batch; layers of the same kind share it.
+
+    Attributes
+    ----------
+    masks : tuple of (Tensor or None), one per group
+        Padding, window, causality and bias together, as the attention core takes them.
+    rotary : tuple of Tensor or None
+        Cosine and sine, see :func:`~model.positions.rotary_tables`.
+    bias : Tensor, shape (H, L, L), or None
+        Relative positions.
+    window : int or None
+    causal : bool
+    """
+
+    masks: tuple[Tensor | None, ...]
+    rotary: tuple[Tensor, Tensor] | None = None
+    bias: Tensor | None = None
+    window: int | None = None
+    causal: bool = False
+
+    @classmethod
+    def of(
+        cls, layer: LayerConfig, config: EncoderConfig, batch: PackedBatch, bias: Tensor | None, dtype: torch.dtype
+    ) -> LayerView:
+        """See ``batch`` as layers of the kind ``layer`` see it."""
+        rotary = None
+        if layer.rotary is not None:
+            rotary = rotary_tables(batch.positions, config.head_size, layer.rotary)
+        device = batch.positions.device
+        masks = tuple(_group_mask(group, layer.window, config.causal, bias, dtype, device) for group in batch.groups)
+        return cls(masks, rotary, bias, layer.window, config.causal)
+
+    def text_scores_mask(self, length: int, heads: Sequence[int], device: torch.device) -> Tensor | None:
+        """Return the mask of one text alone, for the heads asked: (L, L), (heads, L, L) or None."""
+        mask = text_mask(length, window=self.window, causal=self.causal, device=device)
+        if self.bias is None:
+            return mask
+        bias = self.bias[list(heads), :length, :length].float()  # (heads, L, L)
+        return bias if mask is None else torch.where(mask, bias, torch.finfo(bias.dtype).min)
+
+
+def _group_mask(
+    group: Group, window: int | None, causal: bool, bias: Tensor | None, dtype: torch.dtype, device: torch.device
+) -> Tensor | None:
+    """Combine everything that hides or favours keys, for one group: bool, or float where there is a bias."""
+    mask = text_mask(group.length, window=window, causal=causal, device=device)  # (L, L)
+    if group.mask is not None:
+        real_keys = group.mask[:, None, None, :]  # (B, 1, 1, L)
+        # a padded query may see real keys: its row is thrown away, but it must not be empty (NaN in some kernels)
+        mask = real_keys if mask is None else (mask & real_keys) | ~group.mask[:, None, :, None]
+    if bias is None:
+        return mask
+    bias = bias[:, : group.length, : group.length].to(dtype)  # (H, L, L)
+    if mask is None:
+        return bias.expand(group.num_texts, -1, -1, -1)  # (B, H, L, L)
+    return torch.where(mask, bias, torch.finfo(dtype).min)  # (B or 1, H, L, L)
+
+
+class MultiHeadAttention(nn.Module):
+    """H attentions side by side, on packed tokens.
+
+    Parameters
+    ----------
+    config : EncoderConfig
+    layer : LayerConfig
+    attend : Attend
+        The attention core: :func:`attend_fused` or :func:`attend_explicit`.
+
+    References
+    ----------
+    Vaswani et al. 2017, section 3.2.2.
+    """
+
+    def __init__(self, config: EncoderConfig, layer: LayerConfig, attend: Attend = attend_fused) -> None:
+        super().__init__()
+        self.num_heads = config.num_attention_heads
+        self.head_size = config.head_size
+        self.dropout = config.attention_dropout
+        self.interleaved = layer.rotary is not None and layer.rotary.interleaved
+        self.attend = attend
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.attention_bias)
+        self.out = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_out_bias)
+
+    def forward(
+        self, hidden_states: Tensor, batch: PackedBatch, view: LayerView, wanted: Sequence[WantedMaps] = ()
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Let every token look at the tokens of its own text.
+
+        Parameters
+        ----------
+        hidden_states : Tensor, shape (T, D)
+        batch : PackedBatch
+        view : LayerView
+            The batch as this kind of layer sees it.
+        wanted : sequence of WantedMaps
+            Maps to give beside the output. They do not change the output.
+
+        Returns
+        -------
+        Tensor, shape (T, D)
+        list of Tensor, each shape (heads, L, L), float32
+            One for each of ``wanted``, in that order.
+        """
+        heads = self.qkv(hidden_states).view(-1, 3, self.num_heads, self.head_size)  # (T, 3, H, K)
+        if view.rotary is not None:
+            query, key = (rotate(heads[:, i], *view.rotary, interleaved=self.interleaved) for i in (0, 1))
+            heads = torch.stack((query, key, heads[:, 2]), dim=1)
+        groups = zip(batch.groups, view.masks, strict=True)
+        contexts = [self._attend_group(heads, group, mask) for group, mask in groups]
+        context = contexts[0] if len(contexts) == 1 else torch.cat(contexts)  # (T, D)
+        return self.out(context), [self._maps(heads, maps, view) for maps in wanted]
+
+    def _attend_group(self, heads: Tensor, group: Group, mask: Tensor | None) -> Tensor:
+        """Run the attention core for one group: (T, 3, H, K) -> (tokens of the group, D)."""
+        query, key, value = group.pad(heads).permute(2, 0, 3, 1, 4)  # each (B, H, L, K)
+        context, _ = self.attend(query, key, value, mask, self.dropout if self.training else 0.0)
+        return group.pack(context.transpose(1, 2).flatten(2))  # (B, H, L, K) -> (B, L, D) -> packed
+
+    def _maps(self, heads: Tensor, wanted: WantedMaps, view: LayerView) -> Tensor:
+        """Compute the maps of one text once more, in float32: (T, 3, H, K) -> (heads, L, L)."""
+        text = heads[wanted.start : wanted.start + wanted.length]
+        query, key = text[:, :2, list(wanted.heads)].float().permute(1, 2, 0, 3)  # each (heads, L, K)
+        return attention_weights(query, key, view.text_scores_mask(wanted.length, wanted.heads, heads.device))

@@ -1,0 +1,173 @@
+"""From lists of ids to packed tensors, and where each text stands in them.
+
+Texts are packed without padding: every linear layer and norm sees ``(T, D)``. Only the attention core needs texts side
+by side; for that, texts of like length form a :class:`Group`, padded to the longest of them and masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from model.contract import EncodeInput
+from model.masks import padding_mask
+
+MAX_GROUP_PADDING = 0.25
+"""Share of a group's slots that may be padding before a new group is begun (measured: see docs/decisions.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Texts whose attention runs in one call.
+
+    Attributes
+    ----------
+    start, stop : int
+        The group's tokens in the packed batch.
+    num_texts, length : int
+        B and L of the padded form.
+    mask : Tensor, shape (B, L), bool, or None
+        True where a token is real; None where all texts are of one length and nothing is padded.
+    slots : Tensor, shape (stop - start,), int64, or None
+        Where each token stands in the padded form, counted through (B, L).
+    """
+
+    start: int
+    stop: int
+    num_texts: int
+    length: int
+    mask: Tensor | None = None
+    slots: Tensor | None = None
+
+    def pad(self, packed: Tensor) -> Tensor:
+        """Lay the group's rows side by side: (T, ...) -> (B, L, ...). A view where nothing is padded."""
+        rows = packed[self.start : self.stop]
+        if self.slots is not None:
+            padded = rows.new_zeros(self.num_texts * self.length, *rows.shape[1:])
+            rows = padded.index_copy(0, self.slots, rows)
+        return rows.view(self.num_texts, self.length, *rows.shape[1:])
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """Undo :meth:`pad`: (B, L, ...) -> (stop - start, ...)."""
+        rows = padded.flatten(0, 1)
+        return rows if self.slots is None else rows[self.slots]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """Texts ready for the encoder, shortest first.
+
+    Attributes
+    ----------
+    input_ids, token_type_ids, positions : Tensor, shape (T,), int64
+        Positions count the tokens of each text from 0.
+    lengths, starts : tuple of B ints
+        Tokens of each text, and where they begin; in packed order.
+    order : tuple of B ints
+        ``order[i]`` is the place, among the inputs, of the text that is i-th in the pack.
+    groups : tuple of Group
+    """
+
+    input_ids: Tensor
+    token_type_ids: Tensor
+    positions: Tensor
+    lengths: tuple[int, ...]
+    starts: tuple[int, ...]
+    order: tuple[int, ...]
+    groups: tuple[Group, ...]
+
+
+def pack(inputs: Sequence[EncodeInput], device: torch.device | None = None) -> PackedBatch:
+    """Concatenate texts, shortest first, and group them for attention.
+
+    Parameters
+    ----------
+    inputs : sequence of B EncodeInput
+        Each with at least one token.
+    device : torch.device, optional
+        Where the tensors go; the copy to a GPU is asynchronous, from pinned memory.
+    """
+    order = sorted(range(len(inputs)), key=lambda index: inputs[index].num_tokens)
+    lengths = [inputs[index].num_tokens for index in order]
+    ids: list[int] = []
+    types: list[int] = []
+    starts: list[int] = []
+    for index in order:
+        starts.append(len(ids))
+        ids += inputs[index].input_ids
+        types += inputs[index].token_type_ids
+    positions = [position for length in lengths for position in range(length)]
+    columns = torch.tensor([ids, types, positions])  # (3, T)
+    if device is not None and device.type == "cuda":
+        columns = columns.pin_memory().to(device, non_blocking=True)
+    return PackedBatch(
+        input_ids=columns[0],
+        token_type_ids=columns[1],
+        positions=columns[2],
+        lengths=tuple(lengths),
+        starts=tuple(starts),
+        order=tuple(order),
+        groups=tuple(_groups(lengths, starts, device)),
+    )
+
+
+def group_bounds(lengths: Sequence[int], max_padding: float = MAX_GROUP_PADDING) -> Iterator[tuple[int, int]]:
+    """Cut ascending lengths into runs, each with at most ``max_padding`` of its slots padded.
+
+    Yields
+    ------
+    tuple of int
+        First text of the run, and the one after its last.
+    """
+    first, tokens = 0, 0
+    for index, length in enumerate(lengths):
+        slots = (index - first + 1) * length
+        if index > first and slots - tokens - length > max_padding * slots:
+            yield first, index
+            first, tokens = index, 0
+        tokens += length
+    if lengths:
+        yield first, len(lengths)
+
+
+def padding_ratio(lengths: Sequence[int]) -> float:
+    """Share of the attention core's slots that are padding, for texts of these lengths."""
+    ordered = sorted(lengths)
+    slots = sum((stop - first) * ordered[stop - 1] for first, stop in group_bounds(ordered))
+    return 1.0 - sum(ordered) / slots if slots else 0.0
+
+
+def _groups(lengths: Sequence[int], starts: Sequence[int], device: torch.device | None) -> Iterator[Group]:
+    """Build the groups of a batch whose lengths ascend."""
+    for first, last in group_bounds(lengths):
+        longest, num_texts = lengths[last - 1], last - first
+        start, stop = starts[first], starts[last - 1] + longest
+        if lengths[first] == longest:
+            yield Group(start, stop, num_texts, longest)
+        else:
+            mask = padding_mask(lengths[first:last], longest, device)  # (B, L)
+            slots = mask.flatten().nonzero().squeeze(1)
+            yield Group(start, stop, num_texts, longest, mask, slots)
+
+
+def cut_by_tokens(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Cut texts into batches of like length for somebody who has them all at hand.
+
+    Yields
+    ------
+    list of int
+        Indices of the texts of one batch: longest first, at most ``max_tokens`` together, at least one.
+    """
+    batch: list[int] = []
+    tokens = 0
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batch and tokens + lengths[index] > max_tokens:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(index)
+        tokens += lengths[index]
+    if batch:
+        yield batch

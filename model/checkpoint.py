@@ -1,0 +1,264 @@
+"""From tensors on disk to an encoder in memory: read, verify, and refuse whatever does not fit to the letter.
+
+Only safetensors is read. Every tensor in the files must be used, be known and unused, or the start fails; random
+weights never serve.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from model.attention import Attend, attend_fused
+from model.config import EncoderConfig
+from model.encoder import Encoder
+from model.errors import CheckpointError
+from model.folder import DenseConfig, ModelFolder, read_json
+from model.formats import Format
+from model.formats.registry import find_format
+from model.heads import Dense
+
+log = logging.getLogger("eyeline.model")
+
+COMMON_PREFIXES = ("0.auto_model.", "auto_model.", "model.", "module.")
+"""What wrappers put before a family's own names."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEncoder:
+    """An encoder and what there is to say about its checkpoint.
+
+    Attributes
+    ----------
+    encoder : Encoder
+        In evaluation mode, no gradients.
+    format : Format
+    num_parameters : int
+    ignored_keys : tuple of str
+        Tensors that are known and not used.
+    """
+
+    encoder: Encoder
+    format: Format
+    num_parameters: int
+    ignored_keys: tuple[str, ...]
+
+
+def load_encoder(
+    folder: ModelFolder, dtype: torch.dtype, device: torch.device, attend: Attend = attend_fused
+) -> LoadedEncoder:
+    """Build the encoder that a folder describes, with the folder's weights.
+
+    Raises
+    ------
+    CheckpointError
+        One sentence with the file and the key: an unknown family, a missing or unknown tensor, a wrong shape, a
+        number that is not finite, a truncated file, a checksum that does not match.
+    """
+    verify_checksums(folder.path)
+    config_file = folder.transformer / "config.json"
+    files = tensor_files(folder.transformer)
+    found = find_format(folder.config, str(config_file))
+    config = _encoder_config(found, folder, config_file)
+    tensors = {_strip(key, found): (key, file) for key, file in files.items()}
+    if len(tensors) != len(files):
+        raise CheckpointError(f"{folder.transformer}: two tensors have the same name once prefixes are removed")
+    sources = found.sources(config)
+    ignored = _check_keys(found, sources, tensors)
+    with torch.device("meta"):
+        encoder = Encoder(config, attend)
+    state = _read_state(encoder, sources, _Reader(tensors), dtype, device)
+    _check_ranges(found, _Reader(tensors))
+    encoder.load_state_dict(state, strict=True, assign=True)
+    encoder.to(device=device, dtype=dtype)  # buffers: the fixed position table is not in the checkpoint
+    encoder.eval().requires_grad_(requires_grad=False)
+    if ignored:
+        log.info("%s: %d tensors are known and not used, such as %s", folder.path, len(ignored), ignored[0])
+    return LoadedEncoder(encoder, found, sum(tensor.numel() for tensor in state.values()), ignored)
+
+
+def load_dense(config: DenseConfig, device: torch.device) -> Dense:
+    """Load one Dense module, in float32.
+
+    Raises
+    ------
+    CheckpointError
+        As :func:`load_encoder`.
+    """
+    with torch.device("meta"):
+        dense = Dense(config.in_features, config.out_features, bias=config.bias, activation=config.activation)
+    files = {key: (key, file) for key, file in tensor_files(config.folder).items()}
+    sources = {key: (key,) for key in dense.state_dict()}
+    for key, (_, file) in files.items():
+        if key not in sources:
+            raise CheckpointError(f"{file}: tensor {key!r} is in no list of a Dense module")
+    for key in sources:
+        if key not in files:
+            raise CheckpointError(f"{config.folder}: tensor {key!r} is missing")
+    dense.load_state_dict(_read_state(dense, sources, _Reader(files), torch.float32, device), strict=True, assign=True)
+    return dense.eval().requires_grad_(requires_grad=False)
+
+
+def verify_checksums(folder: Path) -> None:
+    """Compare every file that ``SHA256SUMS`` lists, where there is such a file.
+
+    Raises
+    ------
+    CheckpointError
+        If a listed file is missing or differs.
+    """
+    sums = folder / "SHA256SUMS"
+    if not sums.exists():
+        return
+    for line in sums.read_text(encoding="utf-8").splitlines():
+        digest, _, name = line.partition(" ")
+        file = folder / name.strip().removeprefix("*")
+        if not file.is_file():
+            raise CheckpointError(f"{file} is listed in {sums.name} and is missing")
+        with file.open("rb") as stream:
+            actual = hashlib.file_digest(stream, "sha256").hexdigest()
+        if actual != digest:
+            raise CheckpointError(f"{file} does not match its SHA-256 in {sums.name}: {actual[:12]}..., not {digest[:12]}...")
+
+
+def tensor_files(folder: Path) -> dict[str, Path]:
+    """Find every tensor of a folder: name -> file, from one safetensors file or from a sharded set.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no safetensors file, a shard is missing, or a file cannot be read.
+    """
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.exists():
+        return dict.fromkeys(_keys(single), single)
+    if index.exists():
+        weight_map = read_json(index).get("weight_map", {})
+        shards = {folder / Path(name).name for name in weight_map.values()}
+        files = {key: shard for shard in sorted(shards) for key in _keys(shard)}
+        for key in weight_map:
+            if key not in files:
+                raise CheckpointError(f"{index}: tensor {key!r} is in none of its files")
+        return files
+    pickled = next((name for name in ("pytorch_model.bin", "pytorch_model.bin.index.json") if (folder / name).exists()), "")
+    hint = f" (only {pickled}, which is a pickle; save the model as safetensors)" if pickled else ""
+    raise CheckpointError(f"{folder} has no model.safetensors{hint}")
+
+
+def _keys(file: Path) -> list[str]:
+    """Names of the tensors in one file."""
+    try:
+        with safe_open(str(file), framework="pt") as opened:
+            return list(opened.keys())
+    except FileNotFoundError:
+        raise CheckpointError(f"{file} is missing") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file} is truncated or no safetensors file: {error}") from error
+
+
+def _encoder_config(found: Format, folder: ModelFolder, file: Path) -> EncoderConfig:
+    """Let the family read ``config.json``."""
+    try:
+        return found.encoder_config(folder.config)
+    except KeyError as error:
+        raise CheckpointError(f"{file}: field {error.args[0]!r} is missing") from error
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{file}: {error}") from error
+
+
+def _strip(key: str, found: Format) -> str:
+    """Remove a wrapper's prefix, then the family's."""
+    for prefixes in (COMMON_PREFIXES, found.prefixes):
+        prefix = next((prefix for prefix in prefixes if key.startswith(prefix)), "")
+        key = key[len(prefix) :]
+    return key
+
+
+def _check_keys(
+    found: Format, sources: Mapping[str, tuple[str, ...]], tensors: Mapping[str, tuple[str, Path]]
+) -> tuple[str, ...]:
+    """Refuse missing and unknown tensors; return the known ones that are not used."""
+    required = {key for keys in sources.values() for key in keys}
+    for key in sorted(required):
+        if key not in tensors:
+            file = next(iter(tensors.values()))[1] if tensors else "the checkpoint"
+            raise CheckpointError(f"{file}: tensor {key!r} is missing, and every {found.name} model has it")
+    ignored = []
+    for key, (name, file) in tensors.items():
+        if key in required or key in found.ranges:
+            continue
+        if not any(re.fullmatch(pattern, key) for pattern in found.ignored):
+            raise CheckpointError(f"{file}: tensor {name!r} is in no list of the {found.name} format")
+        ignored.append(name)
+    return tuple(ignored)
+
+
+class _Reader:
+    """Reads single tensors, keeping each file open once."""
+
+    def __init__(self, tensors: Mapping[str, tuple[str, Path]]) -> None:
+        self._tensors = tensors
+        self._opened: dict[Path, safe_open] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._tensors
+
+    def file(self, key: str) -> Path:
+        """Which file holds the tensor."""
+        return self._tensors[key][1]
+
+    def __getitem__(self, key: str) -> Tensor:
+        name, file = self._tensors[key]
+        if file not in self._opened:
+            self._opened[file] = safe_open(str(file), framework="pt")
+        tensor: Tensor = self._opened[file].get_tensor(name)
+        return tensor
+
+
+def _read_state(
+    module: nn.Module,
+    sources: Mapping[str, tuple[str, ...]],
+    reader: _Reader,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """Read every parameter of ``module``: stacked, checked, in its final dtype and place."""
+    state = {}
+    for ours, expected in module.state_dict().items():
+        if ours not in sources:
+            raise CheckpointError(f"no tensor is named for {ours!r}: the format is incomplete (a bug)")
+        parts = [reader[key] for key in sources[ours]]
+        for key, part in zip(sources[ours], parts, strict=True):
+            _check_tensor(key, reader.file(key), part, expected, len(parts))
+        stacked = parts[0] if len(parts) == 1 else torch.cat(parts)
+        state[ours] = stacked.to(device=device, dtype=dtype)
+    return state
+
+
+def _check_tensor(key: str, file: Path, part: Tensor, whole: Tensor, num_parts: int) -> None:
+    """Refuse a wrong shape, a wrong kind, a number that is not finite."""
+    expected = (whole.shape[0] // num_parts, *whole.shape[1:])
+    if tuple(part.shape) != expected:
+        raise CheckpointError(f"{file}: tensor {key!r} has shape {tuple(part.shape)}, the config says {expected}")
+    if not part.is_floating_point():
+        raise CheckpointError(f"{file}: tensor {key!r} holds {part.dtype}, not floating-point numbers")
+    if not bool(torch.isfinite(part).all()):
+        raise CheckpointError(f"{file}: tensor {key!r} has a value that is not finite")
+
+
+def _check_ranges(found: Format, reader: _Reader) -> None:
+    """Refuse a position buffer that does not count upwards from the family's first position."""
+    for key, first in found.ranges.items():
+        if key not in reader:
+            continue
+        ids = reader[key].flatten()
+        if not torch.equal(ids.long(), torch.arange(first, first + ids.numel())):
+            raise CheckpointError(f"{reader.file(key)}: tensor {key!r} does not count {first}, {first + 1}, ...")

@@ -1,0 +1,89 @@
+"""Where the model runs: device, number format, threads. Reads the machine, never the environment."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import torch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_NATIVE_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+"""Words in /proc/cpuinfo of processors that multiply bfloat16 natively (x86: the first two, Arm: the last)."""
+
+
+def choose_device(name: str) -> torch.device:
+    """Resolve ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Raises
+    ------
+    ValueError
+        If a GPU is named and there is none of that number.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        index = device.index or 0
+        if index >= count:
+            raise ValueError(f"device {name!r} was asked for, and PyTorch sees {count} GPUs")
+        return torch.device("cuda", index)
+    if device.type != "cpu":
+        raise ValueError(f"device {name!r} is not supported, only auto, cpu, cuda and cuda:N")
+    return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Resolve ``auto``: bfloat16 where the hardware multiplies it natively, else float32.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    """
+    if name == "auto":
+        return torch.bfloat16 if has_native_bfloat16(device) else torch.float32
+    if name not in DTYPES:
+        raise ValueError(f"dtype {name!r} is not supported, only auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def has_native_bfloat16(device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether bfloat16 products run at the hardware's own speed: CUDA 8.0 and newer, AVX512-BF16, AMX, Arm BF16."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    try:
+        lines = cpuinfo.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return False
+    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return not _NATIVE_BFLOAT16_FLAGS.isdisjoint(flags.split())
+
+
+def available_threads(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Count the CPUs this process may keep busy: the smaller of its affinity and its cgroup's quota, at least 1.
+
+    Notes
+    -----
+    The host's core count is what makes servers crawl in a container limited to 2 of 64 cores: 64 threads then take
+    turns on 2 cores, and every parallel step waits for the one that was put to sleep.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_cpus(cgroup)
+    return max(1, affinity if quota is None else min(affinity, math.ceil(quota)))
+
+
+def _cgroup_cpus(cgroup: Path) -> float | None:
+    """Read the CPU quota of the current control group, version 2 or 1; None where there is none."""
+    try:
+        if (cgroup / "cpu.max").exists():  # version 2: "max 100000" or "200000 100000"
+            quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
+        else:
+            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
+        return int(quota) / int(period) if quota not in ("max", "-1") else None
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,320 @@
+"""The whole model behind one object: texts in, rows out. What the server's worker thread runs, and what a script uses.
+
+>>> embedder = Embedder.load("weights/all-MiniLM-L6-v2")       # doctest: +SKIP
+>>> embedder.encode(["The cat sat.", "A dog barked."]).shape   # doctest: +SKIP
+(2, 384)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.attention import Attend, attend_explicit, attend_fused
+from model.batch import PackedBatch, cut_by_tokens, pack
+from model.checkpoint import LoadedEncoder, load_dense, load_encoder
+from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
+from model.device import available_threads, choose_device, choose_dtype
+from model.errors import AttentionSelectionError, CheckpointError, DimensionsError
+from model.folder import ModelFolder, read_folder, read_tokenizer
+from model.heads import Dense
+from model.pooling import POOLING_FUNCTIONS, Pooling, Spans, finish
+from model.tokenizer import SpecialTokens, Text, Tokenizer, TokenizerConfig
+
+ATTENTION_PATHS: dict[Literal["fused", "explicit"], Attend] = {"fused": attend_fused, "explicit": attend_explicit}
+
+_SHORTEST_MAX_LENGTH = 3
+"""A model must read at least one token between its special tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What there is to know of a loaded model; ``/info`` and ``eyeline info`` show it.
+
+    Attributes
+    ----------
+    folder : Path
+    format : str
+        Checkpoint family.
+    num_parameters, num_ignored_tensors : int
+    dimensions, hidden_size, num_hidden_layers, num_attention_heads, vocab_size, max_length : int
+    pooling : str
+    dtype, device : str
+    threads : int
+    special_tokens : str
+    prompts : tuple of str
+        Names.
+    """
+
+    folder: Path
+    format: str
+    num_parameters: int
+    num_ignored_tensors: int
+    dimensions: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    vocab_size: int
+    max_length: int
+    pooling: str
+    dtype: str
+    device: str
+    threads: int
+    special_tokens: str
+    prompts: tuple[str, ...]
+
+
+class Embedder:
+    """A tokenizer, an encoder, pooling and what follows it, loaded from one folder.
+
+    Use :meth:`load`. Only one thread at a time may call :meth:`run`; the tokenizer may be shared.
+    """
+
+    def __init__(
+        self,
+        folder: ModelFolder,
+        loaded: LoadedEncoder,
+        tokenizer: Tokenizer,
+        dense: Sequence[Dense],
+        device: torch.device,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.config = loaded.encoder.config
+        self.pooling: Pooling = folder.pooling
+        self.device = device
+        self._encoder = loaded.encoder
+        self._dense = tuple(dense)
+        self.dimensions: int = folder.dense[-1].out_features if folder.dense else self.config.hidden_size
+        parameter = next(self._encoder.parameters())
+        self.info = ModelInfo(
+            folder=folder.path,
+            format=loaded.format.name,
+            num_parameters=loaded.num_parameters,
+            num_ignored_tensors=len(loaded.ignored_keys),
+            dimensions=self.dimensions,
+            hidden_size=self.config.hidden_size,
+            num_hidden_layers=self.config.num_hidden_layers,
+            num_attention_heads=self.config.num_attention_heads,
+            vocab_size=self.config.vocab_size,
+            max_length=tokenizer.max_length,
+            pooling=folder.pooling.mode,
+            dtype=str(parameter.dtype).removeprefix("torch."),
+            device=str(device),
+            threads=torch.get_num_threads(),
+            special_tokens=tokenizer.config.special_tokens,
+            prompts=tuple(tokenizer.config.prompts),
+        )
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        dtype: str = "auto",
+        device: str = "auto",
+        threads: int | None = None,
+        special_tokens: SpecialTokens = "text",
+        attention: Literal["fused", "explicit"] = "fused",
+    ) -> Embedder:
+        """Load a model folder as the Hub, sentence-transformers or ``eyeline weights import`` write it.
+
+        Parameters
+        ----------
+        folder : str or Path
+        dtype : str
+            "auto" (bfloat16 where the hardware multiplies it natively, else float32), "float32", "bfloat16",
+            "float16".
+        device : str
+            "auto", "cpu", "cuda" or "cuda:N".
+        threads : int, optional
+            CPU threads of the whole process; default: what affinity and the cgroup's quota allow.
+        special_tokens : "text" or "parse"
+            What a literal ``[SEP]`` in a text is: its characters, or the special token.
+        attention : "fused" or "explicit"
+            The attention core; same answers to within rounding.
+
+        Raises
+        ------
+        CheckpointError
+            If the folder cannot be served, in one sentence with the file and the key.
+        ValueError
+            If dtype or device are unknown or not there.
+        """
+        place = choose_device(device)
+        number_format = choose_dtype(dtype, place)
+        torch.set_num_threads(threads or available_threads())
+        described = read_folder(Path(folder))
+        loaded = load_encoder(described, number_format, place, ATTENTION_PATHS[attention])
+        tokenizer = _make_tokenizer(described, loaded, special_tokens)
+        dense = [load_dense(config, place) for config in described.dense]
+        return cls(described, loaded, tokenizer, dense, place)
+
+    def encode(
+        self,
+        texts: str | Sequence[Text],
+        *,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate: bool = True,
+        batch_tokens: int = 2048,
+    ) -> FloatArray:
+        """Encode texts in batches of like length.
+
+        Returns
+        -------
+        array, shape (n, dimensions), float32
+            In the order of ``texts``.
+
+        Raises
+        ------
+        InputError
+            If a text, the prompt or ``dimensions`` cannot be served.
+        FloatingPointError
+            If an embedding is not finite.
+        """
+        many: Sequence[Text] = [texts] if isinstance(texts, str) else texts
+        spec = OutputSpec(normalize=normalize, dimensions=self.check_dimensions(dimensions))
+        inputs = self.tokenizer.encode(many, prompt=self.tokenizer.prompt(prompt_name, prompt), truncate=truncate)
+        embeddings = np.empty((len(inputs), dimensions or self.dimensions), dtype=np.float32)
+        for batch in cut_by_tokens([item.num_tokens for item in inputs], batch_tokens):
+            rows = self.run([inputs[index] for index in batch], [spec] * len(batch))
+            for index, row in zip(batch, rows, strict=True):
+                embeddings[index] = row.embedding
+        if not np.isfinite(embeddings).all():
+            raise FloatingPointError("an embedding is not finite")
+        return embeddings
+
+    @torch.inference_mode()
+    def run(self, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+        """Run one batch.
+
+        Parameters
+        ----------
+        inputs : sequence of B EncodeInput
+        specs : sequence of B OutputSpec
+            What each text's row shall hold; they may differ.
+
+        Returns
+        -------
+        list of B Row
+            In the order of ``inputs``. A row does not depend on the other texts of the batch beyond rounding.
+        """
+        batch = pack(inputs, self.device)
+        ordered = [specs[index] for index in batch.order]
+        output = self._encoder(batch, [spec.attention for spec in ordered])
+        embeddings = self._embeddings(output.last_hidden_state, batch, inputs, ordered)
+        rows = [Row() for _ in inputs]
+        for packed, index in enumerate(batch.order):
+            row, spec = rows[index], ordered[packed]
+            maps = output.attentions[packed]
+            row.embedding = embeddings[packed]
+            row.attention = None if maps is None else maps.numpy()
+            if spec.token_states:
+                start = batch.starts[packed]
+                row.token_states = _to_array(output.last_hidden_state[start : start + batch.lengths[packed]])
+        return rows
+
+    def _embeddings(
+        self, hidden_states: Tensor, batch: PackedBatch, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]
+    ) -> list[FloatArray | None]:
+        """Pool, apply the dense layers, cut and scale; one array per text in packed order."""
+        prompts = [0 if self.pooling.include_prompt else inputs[index].prompt_length for index in batch.order]
+        pooled = POOLING_FUNCTIONS[self.pooling.mode](hidden_states, Spans.of(batch.starts, batch.lengths, prompts))
+        for dense in self._dense:
+            pooled = dense(pooled)
+        embeddings: list[FloatArray | None] = [None] * len(specs)
+        kinds = {(spec.dimensions, spec.normalize) for spec in specs if spec.pooled}
+        for dimensions, normalize in kinds:
+            finished = _to_array(finish(pooled, dimensions=dimensions, normalize=normalize))
+            for index, spec in enumerate(specs):
+                if spec.pooled and (spec.dimensions, spec.normalize) == (dimensions, normalize):
+                    embeddings[index] = finished[index].copy()
+        return embeddings
+
+    def check_dimensions(self, dimensions: int | None, *, param: str = "dimensions") -> int | None:
+        """Return ``dimensions`` if the model has as many.
+
+        Raises
+        ------
+        DimensionsError
+        """
+        if dimensions is not None and not 1 <= dimensions <= self.dimensions:
+            raise DimensionsError(
+                f"dimensions must be from 1 to {self.dimensions}, not {dimensions}",
+                param=param,
+                limit=self.dimensions,
+                actual=dimensions,
+            )
+        return dimensions
+
+    def select_attention(
+        self, layers: Sequence[int] | Literal["all"], heads: Sequence[int] | Literal["all"], *, param: str = "attention"
+    ) -> AttentionSelection:
+        """Turn asked layers and heads (negative: from the end) into true numbers, in the asked order.
+
+        Raises
+        ------
+        AttentionSelectionError
+            If one does not exist, is named twice, or none is named.
+        """
+        return AttentionSelection(
+            layers=_true_numbers(layers, self.config.num_hidden_layers, "layers", f"{param}.layers"),
+            heads=_true_numbers(heads, self.config.num_attention_heads, "heads", f"{param}.heads"),
+        )
+
+
+def _to_array(tensor: Tensor) -> FloatArray:
+    """Copy a tensor to a float32 array of its own."""
+    return np.array(tensor.float().cpu().numpy())
+
+
+def _true_numbers(asked: Sequence[int] | Literal["all"], count: int, what: str, param: str) -> tuple[int, ...]:
+    """Resolve negative numbers and refuse what does not exist."""
+    if asked == "all":
+        return tuple(range(count))
+    numbers = []
+    for index, number in enumerate(asked):
+        if not -count <= number < count:
+            message = f"the model has {count} {what}: valid numbers are {-count} to {count - 1}, not {number}"
+            raise AttentionSelectionError(message, param=f"{param}[{index}]", limit=count - 1, actual=number)
+        numbers.append(number % count)
+    if not numbers or len(set(numbers)) < len(numbers):
+        fault = "names one twice" if numbers else "is empty"
+        raise AttentionSelectionError(f"the list of {what} {fault}", param=param)
+    return tuple(numbers)
+
+
+def _make_tokenizer(folder: ModelFolder, loaded: LoadedEncoder, special_tokens: SpecialTokens) -> Tokenizer:
+    """Build the tokenizer and check that it fits the encoder."""
+    limits = [limit for limit in (folder.max_length, loaded.encoder.config.max_positions) if limit is not None]
+    if not limits:
+        raise CheckpointError(
+            f"{folder.path} does not say how long a text may be: set max_seq_length in sentence_bert_config.json"
+        )
+    tokenizer = Tokenizer(
+        read_tokenizer(folder),
+        TokenizerConfig(
+            max_length=min(limits),
+            lowercase=folder.lowercase,
+            prompts=folder.prompts,
+            default_prompt_name=folder.default_prompt_name,
+            special_tokens=special_tokens,
+        ),
+    )
+    rows = loaded.encoder.config.vocab_size
+    if tokenizer.vocab_size > rows:
+        raise CheckpointError(
+            f"{folder.transformer}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, "
+            f"the embedding table has {rows} rows"
+        )
+    if tokenizer.max_length < max(_SHORTEST_MAX_LENGTH, tokenizer.num_special_tokens + 1):
+        raise CheckpointError(f"{folder.path}: a maximum length of {tokenizer.max_length} tokens leaves no room for text")
+    return tokenizer

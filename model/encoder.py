@@ -1,0 +1,294 @@
+"""The Transformer encoder: embeddings, N layers of attention and feed-forward, on packed tokens.
+
+Everything that tells the families apart is a field of :class:`~model.config.EncoderConfig`. The classes and their
+names are those of the two documents in seeds/ and of Vaswani et al. 2017, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.attention import Attend, LayerView, MultiHeadAttention, WantedMaps, attend_fused
+from model.batch import PackedBatch
+from model.config import Activation, EncoderConfig, LayerConfig, NormKind
+from model.contract import AttentionSelection
+from model.positions import PositionalEncoding, RelativeBias
+
+ACTIVATION_FUNCTIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "geglu": F.gelu,
+    "swiglu": F.silu,
+}
+
+
+class StdNorm(nn.Module):
+    """``weight * (x - mean) / (std + eps) + bias`` with the unbiased std: the norm of both documents in seeds/.
+
+    It is not :class:`torch.nn.LayerNorm`, which takes the biased variance and adds eps under the root.
+    """
+
+    def __init__(self, width: int, eps: float = 1e-6, *, bias: bool = True) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis; computed in float32, returned in the dtype of ``x``."""
+        wide = x.float()
+        centred = wide - wide.mean(-1, keepdim=True)
+        variance = centred.square().sum(-1, keepdim=True) / (x.shape[-1] - 1)
+        # the root of 0 has an infinite gradient; 1e-30 under it moves no float32 output
+        std = variance.clamp(min=1e-30).sqrt()
+        out = self.weight * (centred / (std + self.eps))
+        return (out if self.bias is None else out + self.bias).to(x.dtype)
+
+
+def make_norm(kind: NormKind, width: int, eps: float, *, bias: bool) -> nn.Module:
+    """Build the norm that a config names."""
+    if kind == "std":
+        return StdNorm(width, eps, bias=bias)
+    if kind == "rms":
+        return nn.RMSNorm(width, eps)
+    return nn.LayerNorm(width, eps, bias=bias)
+
+
+class TokenEmbedding(nn.Embedding):
+    """A row per id, times a constant: ``sqrt(D)`` in the seeds, 1 in most families."""
+
+    def __init__(self, vocab_size: int, width: int, scale: float) -> None:
+        super().__init__(vocab_size, width)
+        self.scale = scale
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Look ids up: (T,) int -> (T, width)."""
+        rows = super().forward(input_ids)
+        return rows if self.scale == 1.0 else rows * self.scale
+
+
+class Embedding(nn.Module):
+    """From ids to the encoder's input: token, plus token type, plus position, normed and projected where asked."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width = config.embedding_size or config.hidden_size
+        self.tokens = TokenEmbedding(config.vocab_size, width, config.embedding_scale)
+        self.token_types = nn.Embedding(config.num_token_types, width) if config.num_token_types else None
+        has_table = config.positions in ("sinusoidal", "learned", "relative")
+        self.positions = PositionalEncoding(config, width) if has_table else None
+        self.norm = (
+            make_norm(config.norm, width, config.norm_eps, bias=config.norm_bias) if config.embedding_norm else None
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.projection = nn.Linear(width, config.hidden_size) if width != config.hidden_size else None
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Embed every token of a batch: -> (T, D)."""
+        x = self.tokens(batch.input_ids)  # (T, E)
+        if self.token_types is not None:
+            # one row (RoBERTa) says nothing about segments: every token takes it, whatever the tokenizer's template says
+            has_segments = self.token_types.num_embeddings > 1
+            x = x + (self.token_types(batch.token_type_ids) if has_segments else self.token_types.weight[0])
+        if self.positions is not None:
+            x = x + self.positions(batch.positions)
+        if self.norm is not None:
+            x = self.norm(x)
+        x = self.dropout(x)
+        return x if self.projection is None else self.projection(x)  # (T, D)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between them; with a gate where the activation has one.
+
+    References
+    ----------
+    Vaswani et al. 2017, section 3.3; gates: Shazeer 2020.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.is_gated = config.is_gated
+        self.activation = ACTIVATION_FUNCTIONS[config.activation]
+        expanded = config.intermediate_size * (2 if config.is_gated else 1)
+        self.expand = nn.Linear(config.hidden_size, expanded, bias=config.feed_forward_bias)
+        self.contract = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.feed_forward_bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform every token by itself: (T, D) -> (T, D)."""
+        x = self.expand(x)  # (T, F), gated: (T, 2 F)
+        if self.is_gated:
+            x, gate = x.chunk(2, dim=-1)  # each (T, F)
+            x = self.activation(x) * gate
+        else:
+            x = self.activation(x)
+        return self.contract(self.dropout(x))
+
+
+class SublayerConnection(nn.Module):
+    """A residual connection around a sublayer, with a norm before, inside or after it.
+
+    Parameters
+    ----------
+    config : EncoderConfig
+        ``norm_placement``: "pre" x + f(norm(x)), the second document in seeds/; "residual" x + norm(f(x)), the first;
+        "post" norm(x + f(x)), Vaswani et al. 2017, section 3.1.
+    has_norm : bool
+        False leaves the norm out.
+    """
+
+    def __init__(self, config: EncoderConfig, *, has_norm: bool = True) -> None:
+        super().__init__()
+        self.placement = config.norm_placement
+        self.norm = (
+            make_norm(config.norm, config.hidden_size, config.norm_eps, bias=config.norm_bias)
+            if has_norm
+            else nn.Identity()
+        )
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Add ``sublayer`` to ``x``: (T, D) -> (T, D)."""
+        if self.placement == "pre":
+            return x + self.dropout(sublayer(self.norm(x)))
+        if self.placement == "residual":
+            return x + self.dropout(self.norm(sublayer(x)))
+        normed: Tensor = self.norm(x + self.dropout(sublayer(x)))
+        return normed
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward, each in its :class:`SublayerConnection`."""
+
+    def __init__(self, config: EncoderConfig, layer: LayerConfig, attend: Attend) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config, layer, attend)
+        self.feed_forward = FeedForward(config)
+        self.sublayers = nn.ModuleList(
+            [SublayerConnection(config, has_norm=layer.attention_norm), SublayerConnection(config)]
+        )
+
+    def forward(
+        self, x: Tensor, batch: PackedBatch, view: LayerView, wanted: Sequence[WantedMaps] = ()
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Run both sublayers. Parameters and returns as :meth:`~model.attention.MultiHeadAttention.forward`."""
+        maps: list[Tensor] = []
+
+        def attention(y: Tensor) -> Tensor:
+            nonlocal maps
+            context, maps = self.self_attention(y, batch, view, wanted)
+            return context
+
+        x = self.sublayers[0](x, attention)
+        return self.sublayers[1](x, self.feed_forward), maps
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderOutput:
+    """What the encoder gives for a batch.
+
+    Attributes
+    ----------
+    last_hidden_state : Tensor, shape (T, D)
+        Packed as the batch is.
+    attentions : list of (Tensor or None), one per text in packed order
+        Shape (layers asked, heads asked, L, L), float32, on the CPU; None where not asked.
+    """
+
+    last_hidden_state: Tensor
+    attentions: list[Tensor | None]
+
+
+class Encoder(nn.Module):
+    """N encoder layers on top of the embeddings.
+
+    Parameters
+    ----------
+    config : EncoderConfig
+    attend : Attend
+        The attention core of every layer. The default is the fused kernel; the explicit one is for reading and for
+        tests. Both give the same embeddings to within rounding.
+    """
+
+    def __init__(self, config: EncoderConfig, attend: Attend = attend_fused) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config)
+        self.relative_bias = RelativeBias(config) if config.positions == "relative" else None
+        self.layers = nn.ModuleList([EncoderLayer(config, layer, attend) for layer in config.layers])
+        self.norm = (
+            make_norm(config.norm, config.hidden_size, config.norm_eps, bias=config.norm_bias)
+            if config.final_norm
+            else None
+        )
+
+    def forward(
+        self, batch: PackedBatch, attentions: Sequence[AttentionSelection | None] | None = None
+    ) -> EncoderOutput:
+        """Encode a batch.
+
+        Parameters
+        ----------
+        batch : PackedBatch
+        attentions : sequence of (AttentionSelection or None), one per text in packed order, optional
+            Which maps to give. They cost only the texts that ask, and change no hidden state.
+        """
+        x = self.embedding(batch)  # (T, D)
+        views = self._views(batch, x.dtype)
+        collector = _MapCollector(batch, attentions)
+        for index, (layer, kind) in enumerate(zip(self.layers, self.config.layers, strict=True)):
+            x, maps = layer(x, batch, views[kind], collector.wanted(index))
+            collector.collect(index, maps)
+        if self.norm is not None:
+            x = self.norm(x)
+        return EncoderOutput(x, collector.maps)
+
+    def _views(self, batch: PackedBatch, dtype: torch.dtype) -> dict[LayerConfig, LayerView]:
+        """Prepare masks and rotations once for each kind of layer."""
+        bias = None if self.relative_bias is None else self.relative_bias(max(batch.lengths))
+        return {kind: LayerView.of(kind, self.config, batch, bias, dtype) for kind in set(self.config.layers)}
+
+
+class _MapCollector:
+    """Asks each layer for the maps somebody wants of it, and copies them into arrays of the text's own."""
+
+    def __init__(self, batch: PackedBatch, attentions: Sequence[AttentionSelection | None] | None) -> None:
+        self._batch = batch
+        self._selections = attentions or [None] * len(batch.lengths)
+        self.maps: list[Tensor | None] = [
+            None
+            if selection is None
+            else torch.empty(len(selection.layers), len(selection.heads), length, length, device="cpu")
+            for selection, length in zip(self._selections, batch.lengths, strict=True)
+        ]
+
+    def _askers(self, layer: int) -> list[tuple[int, AttentionSelection]]:
+        """Texts that want maps of this layer."""
+        return [
+            (text, selection)
+            for text, selection in enumerate(self._selections)
+            if selection is not None and layer in selection.layers
+        ]
+
+    def wanted(self, layer: int) -> list[WantedMaps]:
+        """What the layer is asked for."""
+        batch = self._batch
+        return [
+            WantedMaps(batch.starts[text], batch.lengths[text], selection.heads)
+            for text, selection in self._askers(layer)
+        ]
+
+    def collect(self, layer: int, maps: Sequence[Tensor]) -> None:
+        """Take a layer's maps: each is copied to its place, so that nobody holds a piece of the batch."""
+        for (text, selection), weights in zip(self._askers(layer), maps, strict=True):
+            target = self.maps[text]
+            if target is not None:
+                target[selection.layers.index(layer)] = weights

@@ -1,0 +1,236 @@
+"""What a model folder says about itself: the small JSON files that the Hub and sentence-transformers write.
+
+Nothing is guessed silently: what a folder does not say gets the stated default and a warning.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import tokenizers
+from tokenizers import Tokenizer as Backend
+from tokenizers.implementations import BertWordPieceTokenizer
+
+from model.errors import CheckpointError
+from model.heads import HEAD_ACTIVATIONS, HeadActivation
+from model.pooling import POOLING_FUNCTIONS, Pooling, PoolingMode
+
+log = logging.getLogger("eyeline.model")
+
+_UNBOUNDED = 10**9
+"""transformers writes 1e30 for "no maximum"; whatever is above this means none."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseConfig:
+    """One ``2_Dense`` module: where its weights are and what it computes."""
+
+    folder: Path
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: HeadActivation
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """Everything a folder states, parsed and checked, no tensor read yet.
+
+    Attributes
+    ----------
+    path : Path
+        The folder that was named.
+    transformer : Path
+        Where ``config.json`` and the weights are; a sub-folder in some older models.
+    config : mapping
+        ``config.json``.
+    pooling : Pooling
+    dense : tuple of DenseConfig
+        In the order in which they run.
+    max_length : int or None
+        Tokens a text may have according to the folder; None = it does not say.
+    lowercase : bool
+    prompts : mapping of str to str
+    default_prompt_name : str or None
+    """
+
+    path: Path
+    transformer: Path
+    config: Mapping[str, Any]
+    pooling: Pooling
+    dense: tuple[DenseConfig, ...]
+    max_length: int | None
+    lowercase: bool
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, unreadable or no JSON object; the three are told apart.
+    """
+    try:
+        parsed = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not valid JSON") from error
+    if not isinstance(parsed, dict):
+        raise CheckpointError(f"{path} holds {type(parsed).__name__}, not a JSON object")
+    return parsed
+
+
+def _read_optional_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object, or nothing where there is no file."""
+    return read_json(path) if path.exists() else {}
+
+
+def read_folder(path: Path) -> ModelFolder:
+    """Read the description of a model.
+
+    Raises
+    ------
+    CheckpointError
+        One sentence that names the file and the field.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is not a folder")
+    modules = _modules(path)
+    transformer = path / next((where for kind, where in modules if kind == "Transformer"), "")
+    sentence = _read_optional_json(transformer / "sentence_bert_config.json")
+    prompts = _read_optional_json(path / "config_sentence_transformers.json")
+    return ModelFolder(
+        path=path,
+        transformer=transformer,
+        config=read_json(transformer / "config.json"),
+        pooling=_pooling(path, modules),
+        dense=tuple(_dense(path / where) for kind, where in modules if kind == "Dense"),
+        max_length=_max_length(transformer, sentence),
+        lowercase=bool(sentence.get("do_lower_case", False)),
+        prompts={name: text for name, text in (prompts.get("prompts") or {}).items() if isinstance(text, str)},
+        default_prompt_name=prompts.get("default_prompt_name"),
+    )
+
+
+def _modules(path: Path) -> list[tuple[str, str]]:
+    """List the modules of the folder: (kind, sub-folder). Empty where ``modules.json`` is missing."""
+    file = path / "modules.json"
+    if not file.exists():
+        return []
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        modules = [(str(entry["type"]).rsplit(".", 1)[-1], str(entry["path"])) for entry in entries]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file} is not a list of modules with type and path") from error
+    for kind, _ in modules:
+        if kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
+            raise CheckpointError(
+                f"{file}: module {kind!r} is not supported, only Transformer, Pooling, Dense and Normalize"
+            )
+    return modules
+
+
+def _pooling(path: Path, modules: list[tuple[str, str]]) -> Pooling:
+    """Read how the folder pools; mean, with a warning, where it does not say."""
+    where = next((where for kind, where in modules if kind == "Pooling"), "1_Pooling")
+    file = path / where / "config.json"
+    if not file.exists():
+        log.warning("%s is missing: pooling is mean, the default", file)
+        return Pooling()
+    raw = read_json(file)
+    flags = {
+        "pooling_mode_cls_token": "cls",
+        "pooling_mode_mean_tokens": "mean",
+        "pooling_mode_max_tokens": "max",
+        "pooling_mode_lasttoken": "lasttoken",
+        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+        "pooling_mode_weightedmean_tokens": "weightedmean",
+    }
+    named = raw.get("pooling_mode")
+    modes = [named] if isinstance(named, str) else list(named or [mode for flag, mode in flags.items() if raw.get(flag)])
+    if len(modes) != 1 or modes[0] not in POOLING_FUNCTIONS:
+        supported = ", ".join(POOLING_FUNCTIONS)
+        raise CheckpointError(f"{file}: pooling {'+'.join(map(str, modes)) or 'none'} is not supported, only {supported}")
+    return Pooling(cast(PoolingMode, modes[0]), bool(raw.get("include_prompt", True)))
+
+
+def _dense(folder: Path) -> DenseConfig:
+    """Read one Dense module's sizes and activation."""
+    file = folder / "config.json"
+    raw = read_json(file)
+    activation = str(raw.get("activation_function", "torch.nn.modules.activation.Tanh")).rsplit(".", 1)[-1].lower()
+    if activation not in HEAD_ACTIVATIONS:
+        raise CheckpointError(f"{file}: activation_function {activation!r} is not supported")
+    try:
+        sizes = int(raw["in_features"]), int(raw["out_features"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file} does not state in_features and out_features") from error
+    return DenseConfig(folder, *sizes, bool(raw.get("bias", True)), cast(HeadActivation, activation))
+
+
+def _max_length(transformer: Path, sentence: Mapping[str, Any]) -> int | None:
+    """Find the longest text in tokens: ``max_seq_length`` first, the tokenizer's own limit second."""
+    limit = sentence.get("max_seq_length")
+    if limit is None:
+        limit = _read_optional_json(transformer / "tokenizer_config.json").get("model_max_length")
+    return int(limit) if limit is not None and limit < _UNBOUNDED else None
+
+
+def read_tokenizer(folder: ModelFolder) -> tokenizers.Tokenizer:
+    """Load ``tokenizer.json``, or make a WordPiece tokenizer from ``vocab.txt``.
+
+    Raises
+    ------
+    CheckpointError
+        If neither is there, or the one that is there cannot be read.
+    """
+    file, vocab = folder.transformer / "tokenizer.json", folder.transformer / "vocab.txt"
+    try:
+        if file.exists():
+            return Backend.from_file(str(file))
+        if vocab.exists():
+            return _wordpiece(vocab, _read_optional_json(folder.transformer / "tokenizer_config.json"))
+    except CheckpointError:
+        raise
+    except Exception as error:  # tokenizers raises plain Exception for every kind of broken file
+        raise CheckpointError(f"{file if file.exists() else vocab} is not a tokenizer that can be read") from error
+    raise CheckpointError(f"{folder.transformer} has neither tokenizer.json nor vocab.txt")
+
+
+def _wordpiece(vocab: Path, raw: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """Build BERT's tokenizer from its word list, as ``tokenizer_config.json`` describes it."""
+
+    def token(name: str, default: str) -> str:
+        value = raw.get(name, default)
+        return str(value["content"] if isinstance(value, dict) else value)
+
+    names = {
+        "unk_token": token("unk_token", "[UNK]"),
+        "sep_token": token("sep_token", "[SEP]"),
+        "cls_token": token("cls_token", "[CLS]"),
+        "pad_token": token("pad_token", "[PAD]"),
+        "mask_token": token("mask_token", "[MASK]"),
+    }
+    known = set(vocab.read_text(encoding="utf-8").splitlines())
+    for name in ("unk_token", "sep_token", "cls_token"):
+        if names[name] not in known:
+            raise CheckpointError(f"{vocab} does not list {name} {names[name]!r}")
+    built = BertWordPieceTokenizer(
+        str(vocab),
+        lowercase=bool(raw.get("do_lower_case", True)),
+        strip_accents=raw.get("strip_accents"),
+        handle_chinese_chars=bool(raw.get("tokenize_chinese_chars", True)),
+        **names,
+    )
+    return cast(Backend, built._tokenizer)  # the wrapper has no public way to its tokenizer but through a file

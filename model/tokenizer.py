@@ -1,0 +1,253 @@
+"""From a text, a pair of texts or token ids to an :class:`~model.contract.EncodeInput`.
+
+A thin owner of a ``tokenizers.Tokenizer``: it clears the padding and truncation that tokenizer files carry (the
+server decides both), cuts texts itself and counts what it cut, and reports offsets into the caller's own text.
+It holds no state that a call changes, so any number of threads may share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import tokenizers
+from tokenizers import normalizers
+
+from model.contract import EncodeInput, TokenTable, WordTable
+from model.errors import PairError, PromptError, TextTooLongError, TokenIdError
+from model.words import words_of
+
+Text = str | tuple[str, str]
+"""One text, or a pair that is encoded together."""
+
+SpecialTokens = Literal["text", "parse"]
+"""What a user's literal ``[SEP]`` is: ``text`` = the characters that were typed; ``parse`` = the special token, as
+sentence-transformers does."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerConfig:
+    """What a model folder says about its texts.
+
+    Attributes
+    ----------
+    max_length : int
+        Tokens that are read, special tokens included.
+    lowercase : bool
+        Lower-case before everything else (``do_lower_case`` in ``sentence_bert_config.json``).
+    prompts : mapping of str to str
+        Name -> text put before a text.
+    default_prompt_name : str or None
+    special_tokens : "text" or "parse"
+    """
+
+    max_length: int
+    lowercase: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    special_tokens: SpecialTokens = "text"
+
+
+class Tokenizer:
+    """Turns texts into ids, with limits and a record of what was cut.
+
+    Parameters
+    ----------
+    backend : tokenizers.Tokenizer
+        Owned from here on: its padding, truncation and normaliser are changed.
+    config : TokenizerConfig
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
+        backend.no_padding()
+        backend.no_truncation()
+        backend.encode_special_tokens = config.special_tokens == "text"
+        if config.lowercase:
+            # as a normaliser, not as str.lower(): offsets stay those of the caller's text
+            first = normalizers.Lowercase()
+            backend.normalizer = normalizers.Sequence([first, backend.normalizer] if backend.normalizer else [first])
+        self._backend = backend
+        self.config = config
+        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self.num_special_tokens: int = backend.num_special_tokens_to_add(is_pair=False)
+
+    @property
+    def max_length(self) -> int:
+        """Longest text in tokens, special tokens included."""
+        return self.config.max_length
+
+    def prompt(self, name: str | None, text: str | None, *, param: str = "prompt_name") -> str:
+        """Find the prompt of a request: a text given, else a name given, else the model's default, else none.
+
+        Raises
+        ------
+        PromptError
+            If the model folder has no prompt of that name, or name and text are both given.
+        """
+        if text is not None:
+            if name is not None:
+                raise PromptError("give either prompt or prompt_name, not both", param=param)
+            return text
+        name = name if name is not None else self.config.default_prompt_name
+        if name is None:
+            return ""
+        if name not in self.config.prompts:
+            known = ", ".join(sorted(self.config.prompts)) or "none"
+            raise PromptError(f"the model has no prompt of this name; its prompts: {known}", param=param)
+        return self.config.prompts[name]
+
+    def encode(
+        self, texts: Sequence[Text], *, prompt: str = "", truncate: bool = True, details: bool = False
+    ) -> list[EncodeInput]:
+        """Tokenize texts.
+
+        Parameters
+        ----------
+        texts : sequence of str or (str, str)
+        prompt : str
+            Put before each text (before the first of a pair).
+        truncate : bool
+            Cut what is longer than ``max_length``; pairs lose tokens of the longer text first.
+        details : bool
+            Fill ``tokens`` and ``words``; without them the fast path of the backend runs.
+
+        Raises
+        ------
+        TextTooLongError
+            If a text is too long and ``truncate`` is False. ``param`` names it as ``texts[i]``.
+        PairError
+            If the tokenizer has no template for pairs.
+        """
+        firsts = [prompt + (text if isinstance(text, str) else text[0]) for text in texts]
+        seconds = [text[1] for text in texts if not isinstance(text, str)]
+        encode_batch = self._backend.encode_batch if details else self._backend.encode_batch_fast
+        encodings = encode_batch(firsts + seconds, add_special_tokens=False)
+        pairs = iter(encodings[len(firsts) :])
+        prompt_length = self._prompt_length(prompt)
+        inputs = []
+        for index, text in enumerate(texts):
+            second = None if isinstance(text, str) else next(pairs)
+            param = f"texts[{index}]"
+            encoding, total = self._assemble(encodings[index], second, truncate=truncate, param=param)
+            inputs.append(self._input(encoding, total, text, len(prompt), prompt_length, details=details))
+        return inputs
+
+    def from_ids(self, ids: Sequence[int], *, truncate: bool = True, param: str = "texts[0]") -> EncodeInput:
+        """Take token ids as they are, special tokens and all.
+
+        Raises
+        ------
+        TokenIdError
+            If an id is not in the vocabulary, or there is none at all.
+        TextTooLongError
+            As in :meth:`encode`.
+        """
+        if not ids:
+            raise TokenIdError("a text given as token ids needs at least one", param=param, limit=1, actual=0)
+        for token in ids:
+            if not 0 <= token < self.vocab_size:
+                message = f"token id {token} is not in the vocabulary of {self.vocab_size}"
+                raise TokenIdError(message, param=param, limit=self.vocab_size - 1, actual=token)
+        self._check_length(len(ids), truncate=truncate, param=param)
+        kept = list(ids[: self.max_length])
+        return EncodeInput(kept, [0] * len(kept), len(ids))
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Turn ids back into a text."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def _check_length(self, num_tokens: int, *, truncate: bool, param: str) -> None:
+        """Refuse a text that is too long, unless it may be cut."""
+        if num_tokens > self.max_length and not truncate:
+            raise TextTooLongError(
+                f"the text has {num_tokens} tokens, the model reads {self.max_length}; "
+                "shorten it or set truncate to true",
+                param=param,
+                limit=self.max_length,
+                actual=num_tokens,
+            )
+
+    def _assemble(
+        self, first: tokenizers.Encoding, second: tokenizers.Encoding | None, *, truncate: bool, param: str
+    ) -> tuple[tokenizers.Encoding, int]:
+        """Cut to length and add the special tokens; returns the encoding and the tokens before the cut."""
+        num_special = self._backend.num_special_tokens_to_add(is_pair=second is not None)
+        lengths = [len(first), len(second) if second is not None else 0]
+        total = sum(lengths) + num_special
+        self._check_length(total, truncate=truncate, param=param)
+        excess = total - self.max_length
+        if excess > 0:
+            kept_first, kept_second = longest_first(lengths[0], lengths[1], self.max_length - num_special)
+            first.truncate(kept_first)
+            if second is not None:
+                second.truncate(kept_second)
+        return self._backend.post_process(first, second, add_special_tokens=True), total
+
+    def _prompt_length(self, prompt: str) -> int:
+        """Count the leading tokens of a prompted text that are the template's or the prompt's.
+
+        As sentence-transformers counts them: the prompt encoded by itself, without the closing special token.
+        """
+        if not prompt:
+            return 0
+        encoding = self._backend.encode(prompt)
+        return len(encoding.ids) - (1 if encoding.special_tokens_mask[-1] else 0)
+
+    def _input(
+        self,
+        encoding: tokenizers.Encoding,
+        total: int,
+        text: Text,
+        prompt_characters: int,
+        prompt_length: int,
+        *,
+        details: bool,
+    ) -> EncodeInput:
+        """Make the record, with its tables where asked."""
+        tokens = words = None
+        if details:
+            tokens, words = _tables(encoding, text, prompt_characters)
+        return EncodeInput(encoding.ids, encoding.type_ids, total, prompt_length, tokens, words)
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Share ``room`` tokens between two texts: the longer one gives until both are of one length.
+
+    Returns
+    -------
+    tuple of int
+        Tokens kept of the first and of the second text.
+    """
+    if first + second <= room:
+        return first, second
+    shorter = min(first, second, room // 2)
+    return (room - shorter, shorter) if first > second else (shorter, room - shorter)
+
+
+def _tables(encoding: tokenizers.Encoding, text: Text, prompt_characters: int) -> tuple[TokenTable, WordTable]:
+    """Describe every token, and the words, with offsets into the caller's own text."""
+    parts = (text,) if isinstance(text, str) else text
+    special = [bool(flag) for flag in encoding.special_tokens_mask]
+    starts, ends = [0] * len(special), [0] * len(special)
+    segments: list[int | None] = [None] * len(special)
+    words: list[int | None] = [None] * len(special)
+    table = WordTable([], [], [], [])
+    for segment, part in enumerate(parts):
+        shift = prompt_characters if segment == 0 else 0
+        members = [
+            index
+            for index, sequence in enumerate(encoding.sequence_ids)
+            # a token that ends inside the prompt is the prompt's; one that bridges the seam counts as the text's
+            if sequence == segment and (not shift or encoding.offsets[index][1] > shift)
+        ]
+        offsets = [(max(start - shift, 0), end - shift) for start, end in (encoding.offsets[i] for i in members)]
+        spans, word_of = words_of(part, offsets, [encoding.word_ids[i] for i in members])
+        for index, (start, end), word in zip(members, offsets, word_of, strict=True):
+            starts[index], ends[index] = start, end
+            segments[index], words[index] = segment, len(table.texts) + word
+        table.texts.extend(part[span.start : span.end] for span in spans)
+        table.starts.extend(span.start for span in spans)
+        table.ends.extend(span.end for span in spans)
+        table.segments.extend([segment] * len(spans))
+    return TokenTable(encoding.ids, encoding.tokens, starts, ends, special, segments, words), table
