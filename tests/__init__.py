@@ -1,0 +1,1 @@
+"""Mirrors the packages under test, one test module per module."""

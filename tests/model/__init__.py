@@ -1,0 +1,1 @@
+"""Tests of the encoder and of everything that reads or writes a model folder."""
