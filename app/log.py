@@ -1,0 +1,128 @@
+"""Logs: one JSON object a line on stderr, each with the id of the request it belongs to.
+
+A line always has ``time``, ``level``, ``logger``, ``message`` and ``request_id`` (null outside a request); then come
+the fields passed as ``extra``, and ``exception`` with the whole traceback as one string. No line holds a text that a
+caller sent, nor a raw path: neither is ever handed to a logger.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import uuid
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+request_id_var: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The id of the request that this task works for; set by the middleware, copied into the tasks it starts."""
+
+REQUEST_ID = re.compile(r"[!#-&(-~]{1,128}")
+"""Printable ASCII without space and without quotes, so that an id is safe in a header, a log and a shell."""
+
+ATTRIBUTES_OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+UVICORN_DUPLICATES = frozenset({"color_message"})
+"""Extras of uvicorn's that repeat the message with terminal colours."""
+
+LATE_STATUSES = frozenset({503, 504})
+"""Answers of a server that starts, drains or is overloaded: no fault, and they come in floods."""
+
+_requests = logging.getLogger("app.requests")
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as one line of JSON, whatever is in it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without its newline. An ``extra`` never replaces one of the fixed fields."""
+        fixed: dict[str, Any] = {
+            "time": _rfc3339(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "request_id": request_id_var.get(),
+        }
+        if record.exc_info:
+            fixed["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            fixed["stack"] = self.formatStack(record.stack_info)
+        extra = {
+            key: value
+            for key, value in vars(record).items()
+            if key not in ATTRIBUTES_OF_EVERY_RECORD and key not in UVICORN_DUPLICATES and key not in fixed
+        }
+        try:
+            return json.dumps(fixed | extra, default=str, allow_nan=False)
+        except (TypeError, ValueError):
+            # Not a number, a key that is no string, a list that holds itself: better as text than not at all.
+            return json.dumps(fixed | {key: repr(value) for key, value in extra.items()})
+
+
+def configure_logging(level: str) -> None:
+    """Send every logger of the process to stderr as JSON, uvicorn's and Python's warnings included.
+
+    May be called again. uvicorn must run with ``log_config=None``, or it installs its own handlers.
+
+    Parameters
+    ----------
+    level : str
+        The lowest level that is written: debug, info, warning or error.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.asgi"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = True
+    # A line for each request is log_request's work; uvicorn's own would also write the raw path.
+    access = logging.getLogger("uvicorn.access")
+    access.handlers.clear()
+    access.propagate = False
+
+
+def new_request_id() -> str:
+    """Return an id that no other request has: 32 hexadecimal digits."""
+    return uuid.uuid4().hex
+
+
+def valid_request_id(text: str) -> bool:
+    """Whether a caller's id is taken as it is: 1 to 128 printable ASCII characters, no spaces, no quotes."""
+    return REQUEST_ID.fullmatch(text) is not None
+
+
+def accept_request_id(header: str | None) -> str:
+    """Return the caller's ``X-Request-ID`` where it is valid, else a new id."""
+    return header if header is not None and valid_request_id(header) else new_request_id()
+
+
+def log_request(method: str, route_template: str, status: int, seconds: float) -> None:
+    """Log the end of one request.
+
+    A flood of requests must not flood the log: whatever callers can cause at will (every status under 500) and what a
+    server answers to everyone while it starts, drains or is overloaded (503, 504) is written at debug only and counted
+    in ``eyeline_requests_total``. Any other status from 500 up is a fault of ours and is an error.
+
+    Parameters
+    ----------
+    method : str
+    route_template : str
+        Such as ``/models/{name}/encode``, never the raw path.
+    status : int
+    seconds : float
+        From the first byte to the last.
+    """
+    level = logging.ERROR if status >= 500 and status not in LATE_STATUSES else logging.DEBUG
+    if _requests.isEnabledFor(level):
+        fields = {"method": method, "route": route_template, "status": status, "seconds": round(seconds, 6)}
+        _requests.log(level, "%s %s %d", method, route_template, status, extra=fields)
+
+
+def _rfc3339(created: float) -> str:
+    return datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

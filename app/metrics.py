@@ -1,0 +1,333 @@
+"""What the server counts: Prometheus metrics, one registry per app.
+
+=========================================  =========  =================================================
+``eyeline_requests_total``                 counter    route, status
+``eyeline_request_duration_seconds``       histogram  route
+``eyeline_inflight_requests``              gauge
+``eyeline_errors_total``                   counter    code
+``eyeline_ready``                          gauge      1 = ready
+``eyeline_stage_duration_seconds``         histogram  model, stage: tokenize, queue, inference, serialize
+``eyeline_texts_total``                    counter    model, route
+``eyeline_tokens_total``                   counter    model, route: processed, special tokens included
+``eyeline_truncated_texts_total``          counter    model
+``eyeline_attention_values_total``         counter    model: weights sent in maps
+``eyeline_batch_texts``                    histogram  model
+``eyeline_batch_tokens``                   histogram  model
+``eyeline_batch_padding_ratio``            histogram  model: share of padding in the attention core, 0 to 1
+``eyeline_batch_duration_seconds``         histogram  model: the rate of its sum is the worker's busy share
+``eyeline_batch_failures_total``           counter    model
+``eyeline_queue_texts``                    gauge      model
+``eyeline_queue_tokens``                   gauge      model
+``eyeline_rejected_total``                 counter    model, reason
+``eyeline_cancelled_total``                counter    model: texts whose caller had left
+``eyeline_model_info``                     gauge      model, format, dtype, ...: always 1
+=========================================  =========  =================================================
+
+With them come the metrics of the process (``process_*``), the interpreter and its garbage collector (``python_*``).
+Every label is bounded: routes are templates, codes, stages and reasons come from fixed lists. A series that is known
+at the start stands at zero from the start, as an alert on a series that is not there never fires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+NAMESPACE = "eyeline"
+
+UNMATCHED = "unmatched"
+"""The route label of a request that matched no route: its path is the caller's invention."""
+
+STAGES = ("tokenize", "queue", "inference", "serialize")
+
+REJECTION_REASONS = ("queue_full", "request_too_large", "not_ready", "other")
+"""Why a request was not admitted: the codes of the queue's refusals. Any other reason counts as ``other``."""
+
+STATUSES_FROM_START = (200, 413, 422, 429, 500, 503, 504)
+"""Statuses that each known route shows at zero: success, and those that alerts are about."""
+
+DURATION_BUCKETS = tuple(0.0005 * 2**step for step in range(17))
+"""0.5 ms, doubled up to 32.8 s: above any deadline worth waiting for. Seconds."""
+
+TEXT_BUCKETS = tuple(float(2**step) for step in range(13))
+"""1 to 4,096 texts in a batch."""
+
+TOKEN_BUCKETS = tuple(float(2**step) for step in range(3, 18))
+"""8 to 131,072 tokens in a batch: from one word to eight of the default CUDA budgets."""
+
+RATIO_BUCKETS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Fine where a good batch is, coarse where it is bad anyway."""
+
+
+class Metrics:
+    """The metrics of one app, on a registry of their own, so that two apps in a process do not collide.
+
+    Parameters
+    ----------
+    routes : iterable of str
+        Route templates whose series stand at zero from the start.
+    error_codes : iterable of str
+        Every ``code`` an error can have, likewise.
+
+    Notes
+    -----
+    Every method may be called from any thread.
+    """
+
+    def __init__(self, *, routes: Iterable[str] = (), error_codes: Iterable[str] = ()) -> None:
+        # A switch of the whole process: without it each series has a second one that holds its time of birth.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self._requests = self._counter("requests", "HTTP requests answered.", "route", "status")
+        self._request_duration = self._durations("request_duration_seconds", "From first to last byte.", "route")
+        self._inflight = self._gauge("inflight_requests", "HTTP requests in progress.")
+        self._errors = self._counter("errors", "Errors answered, by their stable code.", "code")
+        self._ready = self._gauge("ready", "1 when the server takes requests.")
+        self._stages = self._durations("stage_duration_seconds", "Time a request spends in a stage.", "model", "stage")
+        self._texts = self._counter("texts", "Texts answered.", "model", "route")
+        self._tokens = self._counter("tokens", "Tokens processed, special tokens included.", "model", "route")
+        self._truncated = self._counter("truncated_texts", "Texts answered of which tokens were cut away.", "model")
+        self._attention_values = self._counter("attention_values", "Attention weights sent in maps.", "model")
+        self._batch_texts = self._histogram("batch_texts", "Texts in a batch.", TEXT_BUCKETS)
+        self._batch_tokens = self._histogram("batch_tokens", "Tokens in a batch, without padding.", TOKEN_BUCKETS)
+        self._padding = self._histogram("batch_padding_ratio", "Share of padding in the attention core.", RATIO_BUCKETS)
+        self._batch_duration = self._durations("batch_duration_seconds", "Time the worker runs a batch.", "model")
+        self._failures = self._counter("batch_failures", "Batches that raised an error.", "model")
+        self._queue_texts = self._gauge("queue_texts", "Texts waiting.", "model")
+        self._queue_tokens = self._gauge("queue_tokens", "Tokens waiting.", "model")
+        self._rejected = self._counter("rejected", "Requests not admitted to the queue.", "model", "reason")
+        self._cancelled = self._counter("cancelled", "Texts dropped because their caller had left.", "model")
+        info = ("format", "dtype", "device", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_length")
+        self._model_info = self._gauge("model_info", "What is served; always 1.", "model", *info, "pooling")
+        # labels() takes a lock and builds a tuple of texts each time; these are looked up on every request.
+        self._request_counters: dict[tuple[str, int], Counter] = {}
+        self._request_durations: dict[str, Histogram] = {}
+        self._models: dict[str, ModelMetrics] = {}
+        for route in (*routes, UNMATCHED):
+            self._duration_of(route)
+            for status in (404,) if route == UNMATCHED else STATUSES_FROM_START:
+                self._requests_of(route, status)
+        for code in error_codes:
+            self._errors.labels(code)
+
+    def for_model(self, name: str, *, routes: Iterable[str] = ()) -> ModelMetrics:
+        """Return the metrics of one model; the same object for the same name.
+
+        Parameters
+        ----------
+        name : str
+            The ``model`` label.
+        routes : iterable of str
+            Route templates that take texts, whose counters stand at zero from the start.
+        """
+        if name not in self._models:
+            self._models[name] = ModelMetrics(self, name)
+        for route in routes:
+            self._models[name].add_route(route)
+        return self._models[name]
+
+    def request_started(self) -> None:
+        """Count a request that has come in."""
+        self._inflight.inc()
+
+    def request_finished(self, route: str | None, status: int, seconds: float) -> None:
+        """Count a request that has been answered, or left by its caller.
+
+        Parameters
+        ----------
+        route : str or None
+            The matched route's template, never the raw path; None = no route matched.
+        status : int
+            499 for a caller that left.
+        seconds : float
+            Since its first byte.
+        """
+        template = UNMATCHED if route is None else route
+        self._inflight.dec()
+        self._requests_of(template, status).inc()
+        self._duration_of(template).observe(seconds)
+
+    def error(self, code: str) -> None:
+        """Count an error by its stable code."""
+        self._errors.labels(code).inc()
+
+    def set_ready(self, *, ready: bool) -> None:
+        """Say whether the server takes requests."""
+        self._ready.set(ready)
+
+    def set_model_info(
+        self,
+        name: str,
+        *,
+        format: str,
+        dtype: str,
+        device: str,
+        hidden_size: int,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        max_length: int,
+        pooling: str,
+    ) -> None:
+        """Say what is served under ``name``."""
+        sizes = (hidden_size, num_hidden_layers, num_attention_heads, max_length)
+        self._model_info.labels(name, format, dtype, device, *sizes, pooling).set(1)
+
+    def render(self, accept: str | None = None) -> tuple[bytes, str]:
+        """Write all metrics.
+
+        Parameters
+        ----------
+        accept : str or None
+            The ``Accept`` header: OpenMetrics where it asks for it, else the Prometheus text format.
+
+        Returns
+        -------
+        body : bytes
+        content_type : str
+        """
+        encode, content_type = choose_encoder(accept or "")
+        return encode(self.registry), content_type
+
+    def _requests_of(self, route: str, status: int) -> Counter:
+        counter = self._request_counters.get((route, status))
+        if counter is None:
+            counter = self._request_counters[route, status] = self._requests.labels(route, status)
+        return counter
+
+    def _duration_of(self, route: str) -> Histogram:
+        histogram = self._request_durations.get(route)
+        if histogram is None:
+            histogram = self._request_durations[route] = self._request_duration.labels(route)
+        return histogram
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, namespace=NAMESPACE, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, namespace=NAMESPACE, registry=self.registry)
+
+    def _durations(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(name, text, labels, namespace=NAMESPACE, registry=self.registry, buckets=DURATION_BUCKETS)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(name, text, ("model",), namespace=NAMESPACE, registry=self.registry, buckets=buckets)
+
+
+class ModelMetrics:
+    """The metrics of one model, every child looked up once. Made by :meth:`Metrics.for_model`.
+
+    The first five methods are what the batcher calls, the others what the service calls.
+    """
+
+    def __init__(self, metrics: Metrics, name: str) -> None:
+        self._texts_of_all = metrics._texts
+        self._tokens_of_all = metrics._tokens
+        self._name = name
+        self._queue_texts = metrics._queue_texts.labels(name)
+        self._queue_tokens = metrics._queue_tokens.labels(name)
+        self._batch_texts = metrics._batch_texts.labels(name)
+        self._batch_tokens = metrics._batch_tokens.labels(name)
+        self._padding = metrics._padding.labels(name)
+        self._batch_duration = metrics._batch_duration.labels(name)
+        self._failures = metrics._failures.labels(name)
+        self._rejected = {reason: metrics._rejected.labels(name, reason) for reason in REJECTION_REASONS}
+        self._cancelled = metrics._cancelled.labels(name)
+        self._truncated = metrics._truncated.labels(name)
+        self._attention_values = metrics._attention_values.labels(name)
+        self._tokenize, self._queue, self._inference, self._serialize = (
+            metrics._stages.labels(name, stage) for stage in STAGES
+        )
+        self._routes: dict[str, tuple[Counter, Counter]] = {}
+
+    def queue_changed(self, texts: int, tokens: int) -> None:
+        """Say how many texts and tokens wait now: the whole queue, not the difference."""
+        self._queue_texts.set(texts)
+        self._queue_tokens.set(tokens)
+
+    def batch_finished(self, num_tokens: Sequence[int], seconds: float, *, padding_ratio: float | None = None) -> None:
+        """Count a batch that ran.
+
+        Parameters
+        ----------
+        num_tokens : sequence of int
+            Tokens of each of its texts; at least one text.
+        seconds : float
+            How long the worker ran it.
+        padding_ratio : float or None
+            Share of padding in what the attention core computed, 0 to 1. None = as if each text had been padded to
+            the longest, which is the worst it can be.
+        """
+        tokens = sum(num_tokens)
+        if padding_ratio is None:
+            padding_ratio = 1 - tokens / (len(num_tokens) * max(num_tokens))
+        self._batch_texts.observe(len(num_tokens))
+        self._batch_tokens.observe(tokens)
+        self._padding.observe(padding_ratio)
+        self._batch_duration.observe(seconds)
+
+    def rejected(self, reason: str) -> None:
+        """Count a request that was not admitted; one of :data:`REJECTION_REASONS`, any other is ``other``."""
+        self._rejected.get(reason, self._rejected["other"]).inc()
+
+    def cancelled(self, texts: int) -> None:
+        """Count texts that were dropped because their caller had left."""
+        self._cancelled.inc(texts)
+
+    def batch_failed(self) -> None:
+        """Count a batch that raised an error."""
+        self._failures.inc()
+
+    def record_request(
+        self,
+        route: str,
+        *,
+        num_texts: int,
+        num_tokens: int,
+        truncated: int,
+        tokenize_seconds: float,
+        queue_seconds: float,
+        inference_seconds: float,
+    ) -> None:
+        """Count what one answered request was made of.
+
+        Parameters
+        ----------
+        route : str
+            Its template.
+        num_texts, num_tokens : int
+            Tokens are those processed, special tokens included.
+        truncated : int
+            Texts of which tokens were cut away.
+        tokenize_seconds, queue_seconds, inference_seconds : float
+        """
+        texts, tokens = self.add_route(route)
+        texts.inc(num_texts)
+        tokens.inc(num_tokens)
+        self._truncated.inc(truncated)
+        self._tokenize.observe(tokenize_seconds)
+        self._queue.observe(queue_seconds)
+        self._inference.observe(inference_seconds)
+
+    def serialized(self, seconds: float) -> None:
+        """Count the time one answer took to write."""
+        self._serialize.observe(seconds)
+
+    def attention_values(self, count: int) -> None:
+        """Count attention weights that were sent."""
+        self._attention_values.inc(count)
+
+    def add_route(self, route: str) -> tuple[Counter, Counter]:
+        """Return the counters of texts and tokens of a route, at zero when they are new."""
+        pair = self._routes.get(route)
+        if pair is None:
+            labels = (self._name, route)
+            pair = self._routes[route] = (self._texts_of_all.labels(*labels), self._tokens_of_all.labels(*labels))
+        return pair

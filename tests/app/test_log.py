@@ -1,0 +1,203 @@
+"""Claims about app/log.py."""
+
+import contextvars
+import json
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.log import accept_request_id, configure_logging, log_request, new_request_id, request_id_var, valid_request_id
+
+UVICORN_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "uvicorn.access")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Put back what configure_logging changes in the whole process."""
+    loggers = [logging.getLogger(name) for name in (None, "py.warnings", *UVICORN_LOGGERS)]
+    before = [(logger, list(logger.handlers), logger.level, logger.propagate) for logger in loggers]
+    yield
+    logging.captureWarnings(False)
+    for logger, handlers, level, propagate in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """What was logged since the last call; each line is JSON by itself, and stdout stays empty."""
+    captured = capsys.readouterr()
+    assert captured.out == ""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in captured.err.splitlines()]
+
+
+def test_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line is one JSON object with time, level, logger, message, request id and the extra fields."""
+    configure_logging("info")
+    logging.getLogger("app.x").warning("loaded %d", 3, extra={"folder": "weights/a", "seconds": 0.5})
+    (line,) = lines(capsys)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
+    assert line == {
+        "level": "warning",
+        "logger": "app.x",
+        "message": "loaded 3",
+        "request_id": None,
+        "folder": "weights/a",
+        "seconds": 0.5,
+    }
+
+
+def test_time_is_utc_with_milliseconds(capsys: pytest.CaptureFixture[str]) -> None:
+    """The time is the record's own, in RFC 3339, UTC, milliseconds."""
+    configure_logging("info")
+    record = logging.makeLogRecord({"created": 1_700_000_000.0425, "msg": "m", "levelname": "INFO", "levelno": 20})
+    logging.getLogger().handle(record)
+    assert lines(capsys)[0]["time"] == "2023-11-14T22:13:20.042Z"
+
+
+def test_request_id_is_the_tasks_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line carries the id of the request in whose context it was logged, and of no other."""
+    configure_logging("info")
+
+    def work(request_id: str) -> None:
+        request_id_var.set(request_id)
+        logging.getLogger("app").info("x")
+
+    contextvars.copy_context().run(work, "one")
+    contextvars.copy_context().run(work, "two")
+    logging.getLogger("app").info("x")
+    assert [line["request_id"] for line in lines(capsys)] == ["one", "two", None]
+
+
+def test_exception_is_one_string(capsys: pytest.CaptureFixture[str]) -> None:
+    """A traceback stays on the line of its message."""
+    configure_logging("info")
+    try:
+        raise KeyError("layer.0")
+    except KeyError:
+        logging.getLogger("app").exception("failed", stack_info=True)
+    (line,) = lines(capsys)
+    assert line["exception"].startswith("Traceback (most recent call last):\n")
+    assert "KeyError: 'layer.0'" in line["exception"]
+    assert line["stack"].startswith("Stack")
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\r\nb", "a\u2028b\x85c\x1b[31m", 'say "hi"\\', "\ud800", "naïve 日本"])
+def test_any_message_stays_on_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No message can break a line, forge one, or reach the terminal as control characters."""
+    configure_logging("info")
+    logging.getLogger("app").info("%s", text, extra={"field": text})
+    (line,) = lines(capsys)
+    assert (line["message"], line["field"]) == (text, text)
+
+
+def test_extra_of_any_kind_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """Extra fields that JSON cannot hold are written as text; the line is not lost and is JSON."""
+    configure_logging("info")
+    circle: list[object] = []
+    circle.append(circle)
+    for value in (float("nan"), {("a", 1): 2}, circle, {1}, b"x"):
+        logging.getLogger("app").info("x", extra={"value": value})
+    assert [line["value"] for line in lines(capsys)] == ["nan", "{('a', 1): 2}", "[[...]]", "{1}", "b'x'"]
+
+
+def test_extra_cannot_replace_fixed_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    """An extra field called level or request_id does not hide the line's own."""
+    configure_logging("info")
+    logging.getLogger("app").info("x", extra={"level": "fatal", "request_id": "forged", "time": 0})
+    (line,) = lines(capsys)
+    assert (line["level"], line["request_id"]) == ("info", None)
+    assert line["time"] != 0
+
+
+def test_level(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines under the level are not written."""
+    configure_logging("warning")
+    logging.getLogger("app").info("x")
+    logging.getLogger("app").warning("y")
+    assert [line["message"] for line in lines(capsys)] == ["y"]
+
+
+def test_configured_twice_logs_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Configuring again replaces the handler."""
+    configure_logging("info")
+    configure_logging("info")
+    logging.getLogger("app").info("x")
+    assert len(lines(capsys)) == 1
+
+
+def test_uvicorn_goes_through(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines of uvicorn's are JSON too, whatever it had set up before, and its access log is off."""
+    for name in UVICORN_LOGGERS:
+        logging.getLogger(name).addHandler(logging.StreamHandler())
+        logging.getLogger(name).propagate = False
+    configure_logging("info")
+    logging.getLogger("uvicorn.error").info("Started", extra={"color_message": "\x1b[36mStarted\x1b[0m"})
+    logging.getLogger("uvicorn.access").info("GET /secret")
+    (line,) = lines(capsys)
+    assert line["logger"] == "uvicorn.error"
+    assert "color_message" not in line
+
+
+def test_warnings_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    """Python's warnings are JSON lines, not loose text."""
+    configure_logging("info")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(True)
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    (line,) = lines(capsys)
+    assert line["logger"] == "py.warnings"
+    assert "old" in line["message"]
+
+
+@pytest.mark.parametrize("status", [200, 204, 304, 400, 404, 413, 422, 429, 499, 503, 504])
+def test_floods_do_not_reach_the_log(status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """What callers, overload or a draining server cause at will is a line at debug only."""
+    configure_logging("info")
+    log_request("POST", "/encode", status, 0.1)
+    assert lines(capsys) == []
+    configure_logging("debug")
+    log_request("POST", "/encode", status, 0.1)
+    assert lines(capsys)[0]["level"] == "debug"
+
+
+@pytest.mark.parametrize("status", [500, 502])
+def test_faults_are_errors(status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fault of the server's own is logged at error, with method, route template, status and seconds."""
+    configure_logging("error")
+    log_request("POST", "/models/{name}/encode", status, 0.12345678)
+    (line,) = lines(capsys)
+    assert line["level"] == "error"
+    assert line["message"] == f"POST /models/{{name}}/encode {status}"
+    fields = {"method": "POST", "route": "/models/{name}/encode", "status": status, "seconds": 0.123457}
+    assert fields.items() <= line.items()
+
+
+@pytest.mark.parametrize("text", ["a", "x" * 128, "3f2a-77/1:2;=", "~!#$%&()*+,-./", new_request_id()])
+def test_valid_request_ids(text: str) -> None:
+    """Up to 128 printable ASCII characters are taken as they are."""
+    assert valid_request_id(text)
+    assert accept_request_id(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "x" * 129, "a b", 'a"b', "a'b", "a\nb", "a\n", "\ta", "a\x7f", "é", "a\x00"])
+def test_invalid_request_ids_are_replaced(text: str) -> None:
+    """Spaces, quotes, control characters, other scripts and long ids are replaced by an id of ours."""
+    assert not valid_request_id(text)
+    assert re.fullmatch(r"[0-9a-f]{32}", accept_request_id(text))
+
+
+def test_new_request_ids_differ() -> None:
+    """A request without an id gets one of its own."""
+    ids = {accept_request_id(None) for _ in range(100)}
+    assert len(ids) == 100
+    assert all(valid_request_id(text) for text in ids)
