@@ -11,7 +11,7 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
 MODEL ?= all-MiniLM-L6-v2
 
-PIP := -m pip --disable-pip-version-check --no-input --quiet
+PIP := -m pip --disable-pip-version-check --no-input --quiet --quiet
 SOURCES := app model tests $(wildcard bench)
 
 # One environment a job: the server's own (no test tools, no transformers), the developer's, the oracles'.
