@@ -26,12 +26,12 @@ help: ## this list
 
 setup: $(DEV)/.ready ## the developer's environment, .venv (quick when nothing changed)
 
-# An environment is ready when torch, its lock and the project are in; it is made anew when its lock changes, so that
-# nothing stays behind in it that the lock no longer names.
+# An environment is ready when torch, its lock and the project are in. When a lock changes, what changed is installed over
+# what is there; `make clean` gives a fresh start.
 %/.locked:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
 	@echo "making $* (torch, then $(filter %.txt,$^))"
-	@$(PYTHON) -m venv --clear $*
+	@[ -x $*/bin/python ] || $(PYTHON) -m venv $*
 	@$*/bin/python $(PIP) install $(if $(TORCH_INDEX_URL),--index-url '$(TORCH_INDEX_URL)') '$(TORCH)'
 	@$*/bin/python $(PIP) install --require-hashes --no-deps -r $(filter %.txt,$^)
 	@touch $@

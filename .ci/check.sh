@@ -72,7 +72,7 @@ stage lint lint
 stage types .venv/bin/mypy
 stage unit .venv/bin/pytest -m "not e2e and not oracle and not cuda and not browser and not fuzz"
 stage end-to-end .venv/bin/pytest -m e2e
-stage oracles .venv-oracle/bin/pytest -m oracle
+stage oracles .venv-oracle/bin/pytest -m oracle tests/oracle
 stage browser .venv/bin/pytest -m browser
 stage fuzz .venv/bin/pytest -m fuzz
 stage container container
