@@ -1,0 +1,430 @@
+"""Who waits, who runs next, and who gets which row.
+
+Requests are admitted and batches are cut on the event loop; one worker thread runs them. What a text costs and what a
+batch does are functions passed in, so nothing here knows a tensor, a tokenizer or HTTP.
+
+There is no timer. While a batch runs, texts gather; when the worker is free it takes what waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar, TypeVarTuple
+
+import numpy as np
+
+from app.errors import (
+    ANSWERS,
+    DeadlineExceededError,
+    InferenceError,
+    NonFiniteError,
+    NotReadyError,
+    QueueFullError,
+    RequestTooLargeError,
+    ServiceError,
+)
+from model.contract import EncodeInput, OutputSpec, Row
+from model.errors import InputError
+
+logger = logging.getLogger("eyeline")
+
+RunBatch = Callable[[Sequence[EncodeInput], Sequence[OutputSpec]], list[Row]]
+"""Runs on the worker thread: one row per text, in order."""
+
+WINDOW_BUDGETS = 4  # a batch's neighbours of similar length are looked for among so many token budgets of waiting texts
+RATE_WEIGHT = 0.2  # share of a full batch in the moving average of tokens per second; about ten batches to forget
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one text takes of a batch: tokens, and values in its attention maps."""
+
+    tokens: int
+    attention_values: int = 0
+
+
+CostFunction = Callable[[EncodeInput, OutputSpec], Cost]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """How much runs at once, and how much may wait.
+
+    Attributes
+    ----------
+    batch_tokens, batch_attention_values : int
+        Budgets of one batch. A single text over a budget runs alone.
+    max_queue_texts, max_queue_tokens : int
+        Waiting at any time; a request that would exceed them is refused as a whole.
+    """
+
+    batch_tokens: int
+    batch_attention_values: int
+    max_queue_texts: int
+    max_queue_tokens: int
+
+
+class BatchObserver(Protocol):
+    """Is told what happens, on the event loop; where the metrics are counted."""
+
+    def queue_changed(self, texts: int, tokens: int) -> None:
+        """Note what the queue holds now: called after every enqueue and every dequeue."""
+
+    def batch_finished(self, num_tokens: Sequence[int], seconds: float) -> None:
+        """Count a batch that ran: the tokens of each of its texts, and its seconds."""
+
+    def rejected(self, reason: str) -> None:
+        """Count a refused request; the reason is its error's code."""
+
+    def cancelled(self, texts: int) -> None:
+        """Count the texts of a caller that left which had no row yet."""
+
+    def batch_failed(self) -> None:
+        """Count a run that raised: the batch, and then again each text that fails alone."""
+
+
+def select_batch(window: Sequence[Cost], limits: QueueLimits) -> list[int]:
+    """Choose the next batch: the oldest text, and the texts nearest to it in length that fit.
+
+    Parameters
+    ----------
+    window : sequence of Cost
+        The texts that have waited longest, oldest first; at least one.
+    limits : QueueLimits
+        The two batch budgets.
+
+    Returns
+    -------
+    list of int
+        Indices into ``window``, ascending, 0 among them: whoever waits becomes the oldest, so nobody starves.
+        All of them if all fit.
+    """
+    oldest = window[0]
+    selected, tokens, attention_values = [0], oldest.tokens, oldest.attention_values
+    nearest_first = sorted(range(1, len(window)), key=lambda index: abs(window[index].tokens - oldest.tokens))
+    for index in nearest_first:
+        more_tokens = tokens + window[index].tokens
+        more_values = attention_values + window[index].attention_values
+        if more_tokens <= limits.batch_tokens and more_values <= limits.batch_attention_values:
+            selected.append(index)
+            tokens, attention_values = more_tokens, more_values
+    return sorted(selected)
+
+
+class Worker:
+    """The one thread that may touch the models, shared by all batchers.
+
+    Attributes
+    ----------
+    turn : asyncio.Lock
+        Held from cutting a batch until it is finished, so that a batch is cut only when the thread is free. It is
+        fair: with several models, each gets a batch in turn.
+    """
+
+    def __init__(self, thread_name_prefix: str = "worker") -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=thread_name_prefix)
+        self.turn = asyncio.Lock()
+
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Call ``function(*args)`` on the thread and return, or raise, what it does."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, _call, function, *args)
+
+    def close(self) -> None:
+        """Wait for what runs and end the thread; what is called afterwards fails."""
+        self._executor.shutdown(cancel_futures=True)
+
+
+def _call(function: Callable[[*Ts], T], *args: *Ts) -> T:
+    """Call ``function``, but let no StopIteration out: a future cannot hold one, and its caller would hang."""
+    try:
+        return function(*args)
+    except StopIteration as error:
+        raise RuntimeError("StopIteration on the worker thread") from error
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A caller that waits. Its future is done when it has all its rows, has failed, or has left."""
+
+    future: asyncio.Future[list[Row]]
+    num_texts: int
+    deadline: float | None
+    rows: dict[int, Row] = field(default_factory=dict)
+
+    @property
+    def is_done(self) -> bool:
+        return self.future.done()
+
+    def fail(self, error: Exception) -> None:
+        if not self.is_done:
+            self.future.set_exception(error)
+
+    def deliver(self, index: int, row: Row) -> None:
+        self.rows[index] = row
+        if len(self.rows) == self.num_texts:
+            self.future.set_result([self.rows[i] for i in range(self.num_texts)])
+
+
+@dataclass(slots=True, eq=False)
+class _Text:
+    """One text of a request, waiting or running."""
+
+    request: _Request
+    index: int
+    input: EncodeInput
+    spec: OutputSpec
+    cost: Cost
+    enqueued_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """What the worker thread hands back: rows, which of them are finite, and when and how long they ran."""
+
+    rows: list[Row]
+    finite: list[bool]
+    started_at: float
+    seconds: float
+
+
+class Batcher:
+    """The queue of one model.
+
+    Parameters
+    ----------
+    run : RunBatch
+    cost : CostFunction
+        Called on the event loop when a request arrives.
+    worker : Worker
+    limits : QueueLimits
+    observer : BatchObserver
+    tokens_per_second : float
+        First guess of the drain rate, more than 0; finished batches correct it.
+    clock : callable
+        Seconds, monotonic. Called on the event loop and on the worker thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: RunBatch,
+        cost: CostFunction,
+        worker: Worker,
+        limits: QueueLimits,
+        observer: BatchObserver,
+        tokens_per_second: float,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._run = run
+        self._cost = cost
+        self._worker = worker
+        self._limits = limits
+        self._observer = observer
+        self._clock = clock
+        self._tokens_per_second = tokens_per_second
+        self._queue: dict[_Text, None] = {}  # an ordered set: arrival order, and a text can leave from anywhere
+        self._queue_tokens = 0
+        self._requests: set[_Request] = set()  # whoever waits for an answer
+        self._task: asyncio.Task[None] | None = None
+        self._is_draining = False
+
+    @property
+    def queue_texts(self) -> int:
+        """Texts that wait, without the running batch."""
+        return len(self._queue)
+
+    @property
+    def queue_tokens(self) -> int:
+        """Tokens that wait, without the running batch."""
+        return self._queue_tokens
+
+    async def submit(
+        self, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec], deadline: float | None = None
+    ) -> list[Row]:
+        """Wait for one row per text, in the order of ``inputs``.
+
+        Parameters
+        ----------
+        inputs, specs : sequences of equal length
+        deadline : float, optional
+            Reading of the clock after which no work is started for this request.
+
+        Raises
+        ------
+        RequestTooLargeError, QueueFullError, NotReadyError
+            Not admitted.
+        DeadlineExceededError, InferenceError, NonFiniteError, InputError
+            Admitted, but one of its texts has no row; none of the others is delivered then.
+        """
+        if not inputs:
+            return []
+        request = _Request(asyncio.get_running_loop().create_future(), len(inputs), deadline)
+        now = self._clock()
+        texts = [
+            _Text(request, index, input_, spec, self._cost(input_, spec), now)
+            for index, (input_, spec) in enumerate(zip(inputs, specs, strict=True))
+        ]
+        self._admit(len(texts), sum(text.cost.tokens for text in texts))
+        self._requests.add(request)
+        try:
+            self._enqueue(texts)
+            return await request.future
+        except asyncio.CancelledError:
+            self._observer.cancelled(request.num_texts - len(request.rows))
+            raise
+        finally:
+            self._requests.discard(request)
+            self._dequeue(texts)  # of a caller that left or failed, the rest
+
+    async def drain(self) -> None:
+        """Refuse new requests and wait until every admitted one has its answer."""
+        self._is_draining = True
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def _admit(self, num_texts: int, num_tokens: int) -> None:
+        """Refuse a request that cannot wait here, as a whole: never one of its texts."""
+        limits = self._limits
+        retry_after_seconds = self._queue_tokens / self._tokens_per_second
+        if self._is_draining:
+            raise self._refusal(NotReadyError("the server is shutting down", retry_after_seconds=retry_after_seconds))
+        for unit, new, waiting, limit in (
+            ("texts", num_texts, self.queue_texts, limits.max_queue_texts),
+            ("tokens", num_tokens, self.queue_tokens, limits.max_queue_tokens),
+        ):
+            if new > limit:
+                message = f"a request may hold {limit} {unit}, this one holds {new}"
+                raise self._refusal(RequestTooLargeError(message, param="texts", limit=limit, actual=new))
+            if waiting + new > limit:
+                message = f"the queue holds {waiting} of at most {limit} {unit}, this request has {new}"
+                raise self._refusal(
+                    QueueFullError(message, limit=limit, actual=waiting + new, retry_after_seconds=retry_after_seconds)
+                )
+
+    def _refusal(self, error: ServiceError) -> ServiceError:
+        """Tell the observer of a refusal, and return it."""
+        self._observer.rejected(ANSWERS[type(error)].code)
+        return error
+
+    def _enqueue(self, texts: Sequence[_Text]) -> None:
+        self._queue.update(dict.fromkeys(texts))
+        self._queue_tokens += sum(text.cost.tokens for text in texts)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+        self._observer.queue_changed(self.queue_texts, self.queue_tokens)
+
+    def _dequeue(self, texts: Sequence[_Text]) -> None:
+        waiting = [text for text in texts if text in self._queue]
+        for text in waiting:
+            del self._queue[text]
+            self._queue_tokens -= text.cost.tokens
+        if waiting:
+            self._observer.queue_changed(self.queue_texts, self.queue_tokens)
+
+    async def _work(self) -> None:
+        """Run batches until nobody waits; the next request starts a new task."""
+        try:
+            while self._queue:
+                async with self._worker.turn:
+                    if batch := self._take_batch():
+                        await self._run_batch(batch)
+        except Exception:
+            # A bug of ours or of the observer, since what a batch raises is caught below. Nobody may wait for ever.
+            logger.exception("the batcher failed")
+            for request in self._requests:
+                request.fail(InferenceError("the batch could not be run"))
+
+    def _take_batch(self) -> list[_Text]:
+        """Cut the next batch from the queue; empty if everybody has left."""
+        self._expire()
+        window: list[_Text] = []
+        departed: list[_Text] = []
+        tokens = 0
+        for text in self._queue:
+            if text.request.is_done:
+                departed.append(text)
+                continue
+            tokens += text.cost.tokens
+            if window and tokens > WINDOW_BUDGETS * self._limits.batch_tokens:
+                break
+            window.append(text)
+        chosen = select_batch([text.cost for text in window], self._limits) if window else []
+        batch = [window[index] for index in chosen]
+        self._dequeue([*departed, *batch])
+        return batch
+
+    def _expire(self) -> None:
+        """Fail the requests whose deadline has passed, wherever in the queue they are."""
+        now = self._clock()
+        for request in self._requests:
+            if request.deadline is not None and now >= request.deadline and not request.is_done:
+                request.fail(self._refusal(DeadlineExceededError("the deadline passed before the texts were run")))
+
+    async def _run_batch(self, batch: Sequence[_Text]) -> None:
+        inputs, specs = [text.input for text in batch], [text.spec for text in batch]
+        try:
+            finished = await self._worker.run(self._run_checked, inputs, specs)
+        except Exception as error:
+            # Whatever a batch raises is that batch's alone: the loop and the texts behind it go on.
+            await self._retry(batch, error)
+        else:
+            self._deliver(batch, finished)
+
+    def _run_checked(self, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> _Finished:
+        """Run a batch on the worker thread, and check it there, before any row is delivered."""
+        started_at = self._clock()
+        rows = self._run(inputs, specs)
+        seconds = self._clock() - started_at
+        if len(rows) != len(inputs):
+            raise RuntimeError(f"a batch of {len(inputs)} texts gave {len(rows)} rows")
+        return _Finished(rows, [_is_finite(row) for row in rows], started_at, seconds)
+
+    async def _retry(self, batch: Sequence[_Text], error: Exception) -> None:
+        """Run a failed batch text by text, so that a bad text fails alone; fail a text that was alone."""
+        self._observer.batch_failed()
+        if not isinstance(error, InputError):
+            logger.error("a batch of %d texts failed", len(batch), exc_info=error)
+        if len(batch) == 1:
+            request, name = batch[0].request, f"texts[{batch[0].index}]"
+            known = isinstance(error, InputError)
+            request.fail(error if known else InferenceError(f"the encoder failed on {name}", param=name))
+            return
+        for text in batch:
+            if not text.request.is_done:  # its caller left, or another of its texts has failed
+                await self._run_batch([text])
+
+    def _deliver(self, batch: Sequence[_Text], finished: _Finished) -> None:
+        """Hand out the rows of a batch to the requests that still want them."""
+        for text, row, is_finite in zip(batch, finished.rows, finished.finite, strict=True):
+            if text.request.is_done:
+                continue
+            if not is_finite:
+                name = f"texts[{text.index}]"
+                logger.error("the row of %s is not finite", name)
+                text.request.fail(NonFiniteError(f"the encoder's result for {name} is not finite", param=name))
+                continue
+            row.queue_seconds = finished.started_at - text.enqueued_at
+            row.inference_seconds = finished.seconds
+            text.request.deliver(text.index, row)
+        self._measure(sum(text.cost.tokens for text in batch), finished.seconds)
+        self._observer.batch_finished([text.input.num_tokens for text in batch], finished.seconds)
+
+    def _measure(self, tokens: int, seconds: float) -> None:
+        """Correct the drain rate. A full batch weighs most: a lone text says little about a full queue."""
+        if seconds > 0:
+            weight = RATE_WEIGHT * min(1.0, tokens / self._limits.batch_tokens)
+            self._tokens_per_second += weight * (tokens / seconds - self._tokens_per_second)
+
+
+def _is_finite(row: Row) -> bool:
+    """Whether no array of the row holds a NaN or an infinity."""
+    arrays = (row.embedding, row.token_states, row.logits, row.attention)
+    return all(bool(np.isfinite(array).all()) for array in arrays if array is not None)

@@ -1,0 +1,694 @@
+"""Each rule of the queue has a test; where the rule was learned from a public bug, the test links it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.batcher import WINDOW_BUDGETS, Batcher, Cost, QueueLimits, Worker, select_batch
+from app.errors import (
+    DeadlineExceededError,
+    InferenceError,
+    NonFiniteError,
+    NotReadyError,
+    QueueFullError,
+    RequestTooLargeError,
+)
+from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row
+from model.errors import TokenIdError
+from tests.doubles import FakeClock, GatedRunner, RecordingObserver, echo_rows, make_input, marks
+
+pytestmark = pytest.mark.anyio
+
+BAD = 666  # the mark of a text that the model of a test cannot run
+PLAIN = OutputSpec()
+LIMITS = QueueLimits(batch_tokens=100, batch_attention_values=1_000, max_queue_texts=1_000, max_queue_tokens=10_000)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Run on asyncio only."""
+    return "asyncio"
+
+
+def cost_of(text: EncodeInput, spec: OutputSpec) -> Cost:
+    """Count tokens, and the values of the maps that were asked for."""
+    return Cost(text.num_tokens, spec.attention.num_values(text.num_tokens) if spec.attention else 0)
+
+
+@dataclass
+class Bench:
+    """A batcher with a gated model, and a shorthand for callers."""
+
+    runner: GatedRunner = field(default_factory=GatedRunner)
+    limits: QueueLimits = LIMITS
+    worker: Worker = field(default_factory=Worker)
+    observer: RecordingObserver = field(default_factory=RecordingObserver)
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def __post_init__(self) -> None:
+        self.batcher = Batcher(
+            run=self.runner,
+            cost=cost_of,
+            worker=self.worker,
+            limits=self.limits,
+            observer=self.observer,
+            tokens_per_second=10.0,
+            clock=self.clock,
+        )
+
+    async def call(
+        self, *texts: EncodeInput, spec: OutputSpec = PLAIN, deadline: float | None = None
+    ) -> asyncio.Task[list[Row]]:
+        """Send a request and return when it is in the queue, or refused."""
+        task = asyncio.create_task(self.batcher.submit(texts, [spec] * len(texts), deadline))
+        await settle()
+        return task
+
+    async def occupy(self) -> asyncio.Task[list[Row]]:
+        """Send one text and return when the model holds it, so that all later ones wait."""
+        task = await self.call(make_input(1, mark=-1))
+        await self.runner.entered()
+        return task
+
+
+async def settle() -> None:
+    """Let every task that can go on do so."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def within(awaitable: Any) -> Any:
+    """Await what must come at once; a future that is never resolved fails the test instead of hanging it."""
+    return await asyncio.wait_for(awaitable, timeout=10)
+
+
+def refusing(mark: int, error: Exception) -> Callable[[Sequence[EncodeInput], Sequence[OutputSpec]], list[Row]]:
+    """Make a model that raises when a batch holds ``mark``."""
+
+    def answer(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+        if any(text.input_ids[0] == mark for text in inputs):
+            raise error
+        return echo_rows(inputs, specs)
+
+    return answer
+
+
+# ---- select_batch: a pure function
+
+
+def costs(*tokens: int) -> list[Cost]:
+    """Make texts that cost so many tokens and no maps."""
+    return [Cost(number) for number in tokens]
+
+
+BUDGET = QueueLimits(batch_tokens=10, batch_attention_values=10, max_queue_texts=1, max_queue_tokens=1)
+ANY_COST = st.builds(Cost, st.integers(1, 15), st.integers(0, 15))
+
+
+@given(st.lists(ANY_COST, min_size=1, max_size=30))
+def test_a_batch_is_within_both_budgets(window: list[Cost]) -> None:
+    """No batch exceeds a budget, except a single text that does so by itself."""
+    batch = [window[index] for index in select_batch(window, BUDGET)]
+    within_budget = sum(cost.tokens for cost in batch) <= 10 and sum(cost.attention_values for cost in batch) <= 10
+    assert within_budget or len(batch) == 1
+
+
+@given(st.lists(ANY_COST, min_size=1, max_size=30))
+def test_nobody_starves(window: list[Cost]) -> None:
+    """The oldest text is in every batch, so each text runs at the latest when it is the oldest.
+
+    https://github.com/huggingface/text-embeddings-inference/issues/723 looped for ever over a text that fits nowhere.
+    """
+    num_batches = 0
+    num_texts = len(window)
+    while window:
+        chosen = select_batch(window, BUDGET)
+        assert chosen[0] == 0
+        assert chosen == sorted(set(chosen))
+        window = [cost for index, cost in enumerate(window) if index not in chosen]
+        num_batches += 1
+    assert num_batches <= num_texts
+
+
+@given(st.lists(st.builds(Cost, st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=3))
+def test_what_fits_is_taken_in_order(window: list[Cost]) -> None:
+    """If everything fits, everything is taken, in order of arrival."""
+    assert select_batch(window, BUDGET) == list(range(len(window)))
+
+
+def test_neighbours_are_of_similar_length() -> None:
+    """If not everything fits, the texts nearest in length to the oldest go with it."""
+    assert select_batch(costs(3, 9, 4, 1, 3), BUDGET) == [0, 2, 4]
+
+
+def test_a_text_that_does_not_fit_blocks_no_smaller_one() -> None:
+    """A batch is filled up past a text that is too large for what is left."""
+    assert select_batch(costs(6, 5, 4), BUDGET) == [0, 2]
+
+
+def test_maps_have_their_own_budget() -> None:
+    """Texts that ask for maps are kept apart by their size; the others ride along."""
+    assert select_batch([Cost(2, 8), Cost(2, 8), Cost(2, 0), Cost(2, 2)], BUDGET) == [0, 2, 3]
+
+
+def test_a_text_over_the_map_budget_runs_alone() -> None:
+    """Not even a text without maps joins a text that is over the budget."""
+    assert select_batch([Cost(2, 11), Cost(2, 0)], BUDGET) == [0]
+
+
+# ---- what runs next
+
+
+async def test_no_timer() -> None:
+    """A text alone runs at once, and what gathered meanwhile is the next batch, in order of arrival."""
+    bench = Bench()
+    first = await bench.occupy()
+    second = await bench.call(make_input(3, mark=1))
+    third = await bench.call(make_input(4, mark=2), make_input(5, mark=3))
+    bench.runner.open()
+    await within(asyncio.gather(first, second, third))
+    assert bench.runner.batch_marks == [[-1], [1, 2, 3]]
+
+
+async def test_a_batch_is_cut_by_tokens() -> None:
+    """A request larger than a batch runs in several, and its rows come back in its own order."""
+    bench = Bench()
+    await bench.occupy()
+    task = await bench.call(*(make_input(40 + mark, mark=mark) for mark in range(5)))
+    bench.runner.open()
+    assert marks(await within(task)) == [0, 1, 2, 3, 4]
+    assert bench.runner.batch_marks == [[-1], [0, 1], [2, 3], [4]]
+
+
+async def test_a_batch_is_cut_by_map_values() -> None:
+    """Maps are counted as the cost function says: 2 layers x 2 heads x 10 x 10 twice is within 1,000, not thrice."""
+    bench = Bench()
+    await bench.occupy()
+    spec = OutputSpec(attention=AttentionSelection((0, 1), (0, 1)))
+    task = await bench.call(*(make_input(10, mark=mark) for mark in range(3)), spec=spec)
+    bench.runner.open()
+    await within(task)
+    assert bench.runner.batch_marks == [[-1], [0, 1], [2]]
+
+
+async def test_a_text_over_the_budget_runs() -> None:
+    """A text larger than a batch's budget runs alone instead of waiting for ever.
+
+    https://github.com/huggingface/text-embeddings-inference/issues/723
+    """
+    bench = Bench()
+    await bench.occupy()
+    task = await bench.call(make_input(1, mark=0), make_input(150, mark=1), make_input(2, mark=2))
+    bench.runner.open()
+    assert marks(await within(task)) == [0, 1, 2]
+    assert bench.runner.batch_marks == [[-1], [0, 2], [1]]
+
+
+async def test_a_late_text_overtakes_within_the_window_only() -> None:
+    """Similar length is looked for among the oldest texts, four budgets of them, and not beyond."""
+    bench = Bench()
+    await bench.occupy()
+    long_ones = [make_input(95, mark=9) for _ in range(WINDOW_BUDGETS)]
+    task = await bench.call(make_input(10, mark=0), make_input(10, mark=1), *long_ones, make_input(10, mark=2))
+    bench.runner.open()
+    await within(task)
+    assert bench.runner.batch_marks[1] == [0, 1]
+
+
+async def test_many_callers_get_their_own_rows() -> None:
+    """64 callers with 50 texts each at once: every row is the caller's own, in the caller's order.
+
+    https://github.com/huggingface/text-embeddings-inference/issues/557
+    """
+    bench = Bench(limits=QueueLimits(700, 1, 10_000, 10_000_000))
+    bench.runner.open()
+
+    async def caller(number: int) -> None:
+        texts = [make_input(1 + (7 * number + 13 * index) % 60, mark=50 * number + index) for index in range(50)]
+        rows = await bench.batcher.submit(texts, [PLAIN] * 50)
+        assert marks(rows) == [50 * number + index for index in range(50)]
+
+    await within(asyncio.gather(*(caller(number) for number in range(64))))
+    assert sum(len(batch) for batch in bench.runner.batches) == 64 * 50
+    assert max(sum(text.num_tokens for text in batch) for batch in bench.runner.batches) <= 700
+
+
+async def test_no_texts_no_rows() -> None:
+    """A request without texts is answered without the model."""
+    bench = Bench()
+    assert await within(bench.batcher.submit([], [])) == []
+    assert bench.runner.batches == []
+
+
+# ---- admission
+
+
+async def test_a_request_enters_whole_or_not_at_all() -> None:
+    """A request that does not fit now is refused as a whole, and those that wait are none the worse.
+
+    https://github.com/huggingface/text-embeddings-inference/issues/470 died of a full queue.
+    """
+    bench = Bench(limits=QueueLimits(100, 1_000, max_queue_texts=4, max_queue_tokens=100))
+    await bench.occupy()
+    waiting = await bench.call(*(make_input(2, mark=mark) for mark in range(3)))
+    refused = await bench.call(make_input(2), make_input(2))
+    with pytest.raises(QueueFullError) as caught:
+        await within(refused)
+    assert (caught.value.limit, caught.value.actual) == (4, 5)
+    assert (bench.batcher.queue_texts, bench.batcher.queue_tokens) == (3, 6)
+    assert bench.observer.rejections == ["queue_full"]
+    bench.runner.open()
+    assert marks(await within(waiting)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("sizes", [[1] * 6, [2] * 3, [3, 3], [5, 1]])
+async def test_singles_and_batches_count_alike(sizes: list[int]) -> None:
+    """The limit counts texts, however they are spread over requests.
+
+    https://github.com/huggingface/text-embeddings-inference/issues/662
+    """
+    bench = Bench(limits=QueueLimits(100, 1_000, max_queue_texts=6, max_queue_tokens=100))
+    await bench.occupy()
+    tasks = [await bench.call(*[make_input(1)] * size) for size in sizes]
+    assert bench.batcher.queue_texts == 6
+    with pytest.raises(QueueFullError):
+        await within(await bench.call(make_input(1)))
+    bench.runner.open()
+    await within(asyncio.gather(*tasks))
+
+
+async def test_tokens_are_limited_too() -> None:
+    """A queue of few long texts is full as well."""
+    bench = Bench(limits=QueueLimits(100, 1_000, max_queue_texts=100, max_queue_tokens=50))
+    await bench.occupy()
+    waiting = await bench.call(make_input(30))
+    with pytest.raises(QueueFullError) as caught:
+        await within(await bench.call(make_input(21)))
+    assert (caught.value.limit, caught.value.actual) == (50, 51)
+    bench.runner.open()
+    await within(waiting)
+
+
+@pytest.mark.parametrize(
+    ("texts", "limit", "actual"), [([make_input(1)] * 5, 4, 5), ([make_input(60), make_input(41)], 100, 101)]
+)
+async def test_a_request_over_the_capacity_is_not_a_full_queue(
+    texts: list[EncodeInput], limit: int, actual: int
+) -> None:
+    """What would not fit into an empty queue is too large (413): waiting would not help.
+
+    https://github.com/huggingface/text-embeddings-inference/issues/662
+    """
+    bench = Bench(limits=QueueLimits(100, 1_000, max_queue_texts=4, max_queue_tokens=100))
+    with pytest.raises(RequestTooLargeError) as caught:
+        await within(await bench.call(*texts))
+    assert (caught.value.limit, caught.value.actual) == (limit, actual)
+    assert bench.observer.rejections == ["request_too_large"]
+
+
+async def test_retry_after_is_the_time_to_drain() -> None:
+    """A full queue says when it will be empty: queued tokens by the measured rate, at first by the given one."""
+    bench = Bench(limits=QueueLimits(100, 1_000, max_queue_texts=1_000, max_queue_tokens=100))
+    await bench.occupy()
+    waiting = await bench.call(make_input(80))
+    with pytest.raises(QueueFullError) as caught:
+        await within(await bench.call(make_input(30)))
+    assert caught.value.retry_after_seconds == pytest.approx(80 / 10.0)
+    bench.runner.open()
+    await within(waiting)
+
+
+async def test_the_rate_follows_the_batches() -> None:
+    """Full batches of 100 tokens in half a second bring the rate from 10 to about 200 tokens a second."""
+    bench = Bench(limits=QueueLimits(100, 1_000, max_queue_texts=1_000, max_queue_tokens=100))
+
+    def half_a_second(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+        bench.clock.advance(0.5)
+        return echo_rows(inputs, specs)
+
+    bench.runner.answer = half_a_second
+    for _ in range(40):
+        bench.runner.let_one_through()
+        await within(await bench.call(make_input(100)))
+        await bench.runner.entered()
+    await bench.occupy()
+    waiting = await bench.call(make_input(80))
+    with pytest.raises(QueueFullError) as caught:
+        await within(await bench.call(make_input(30)))
+    assert caught.value.retry_after_seconds == pytest.approx(80 / 200.0, rel=0.01)
+    bench.runner.open()
+    await within(waiting)
+
+
+async def test_a_cost_that_cannot_be_told_is_the_callers_alone() -> None:
+    """A failing cost function fails its request and leaves nothing in the queue."""
+    bench = Bench()
+
+    def fail(text: EncodeInput, spec: OutputSpec) -> Cost:
+        raise OverflowError
+
+    bench.batcher._cost = fail
+    with pytest.raises(OverflowError):
+        await within(await bench.call(make_input(1)))
+    assert bench.batcher.queue_texts == 0
+
+
+# ---- callers that leave, deadlines
+
+
+async def test_a_caller_that_left_is_not_run() -> None:
+    """A cancelled text is skipped, its share is given back at once, and its neighbour gets its row.
+
+    https://github.com/ray-project/ray/issues/50046
+    """
+    bench = Bench()
+    first = await bench.occupy()
+    gone = await bench.call(make_input(5, mark=1), make_input(5, mark=2))
+    stays = await bench.call(make_input(5, mark=3))
+    gone.cancel()
+    await settle()
+    assert (bench.batcher.queue_texts, bench.batcher.queue_tokens) == (1, 5)
+    assert bench.observer.queue[-1] == (1, 5)
+    assert bench.observer.num_cancelled == 2
+    bench.runner.open()
+    assert marks(await within(stays)) == [3]
+    await within(first)
+    assert bench.runner.batch_marks == [[-1], [3]]
+
+
+async def test_a_caller_that_has_just_left_is_not_run() -> None:
+    """Who leaves in the same turn of the loop in which the batch is cut is not in it, but its neighbour is.
+
+    https://github.com/ray-project/ray/issues/50046
+    """
+    bench = Bench()
+    gone = asyncio.create_task(bench.batcher.submit([make_input(5, mark=1)], [PLAIN]))
+    stays = asyncio.create_task(bench.batcher.submit([make_input(5, mark=2)], [PLAIN]))
+    asyncio.get_running_loop().call_soon(gone.cancel)  # after both have queued, before the batch is cut
+    bench.runner.open()
+    assert marks(await within(stays)) == [2]
+    assert bench.runner.batch_marks == [[2]]
+    assert gone.cancelled()
+
+
+async def test_a_caller_that_leaves_while_it_runs() -> None:
+    """A row for a caller that has left is dropped, and its neighbour in the same batch gets its own.
+
+    https://github.com/ray-project/ray/pull/41199
+    """
+    bench = Bench()
+    first = await bench.occupy()
+    gone = await bench.call(make_input(5, mark=1))
+    stays = await bench.call(make_input(5, mark=2))
+    bench.runner.let_one_through()
+    await bench.runner.entered()
+    gone.cancel()
+    await settle()
+    bench.runner.open()
+    assert marks(await within(stays)) == [2]
+    await within(first)
+    assert bench.runner.batch_marks == [[-1], [1, 2]]
+    assert bench.observer.num_failed == 0
+    assert bench.observer.num_cancelled == 1
+
+
+async def test_a_deadline_that_passes_in_the_queue() -> None:
+    """No work is started after the deadline: the caller is told, wherever it waits, and its neighbours are run.
+
+    https://github.com/michaelfeil/infinity/issues/546
+    """
+    bench = Bench()
+    first = await bench.occupy()
+    stays = await bench.call(*(make_input(90, mark=mark) for mark in range(9)))
+    late = await bench.call(make_input(5, mark=BAD), deadline=bench.clock() + 2)
+    patient = await bench.call(make_input(5, mark=77), deadline=bench.clock() + 9)
+    bench.clock.advance(2)
+    bench.runner.let_one_through()
+    await bench.runner.entered()
+    with pytest.raises(DeadlineExceededError):
+        await within(late)
+    assert not stays.done()
+    assert bench.observer.rejections == ["deadline_exceeded"]
+    bench.runner.open()
+    assert marks(await within(patient)) == [77]
+    assert marks(await within(stays)) == list(range(9))
+    await within(first)
+    assert [BAD] not in bench.runner.batch_marks
+
+
+# ---- batches that fail
+
+
+async def test_a_bad_text_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """A failing batch is run again text by text: the bad one's caller is told which, the neighbours get their rows.
+
+    https://github.com/michaelfeil/infinity/issues/242
+    """
+    bench = Bench(GatedRunner(refusing(BAD, ValueError("broken"))))
+    await bench.occupy()
+    good = await bench.call(make_input(5, mark=1), make_input(5, mark=2))
+    bad = await bench.call(make_input(5, mark=3), make_input(5, mark=BAD))
+    also_good = await bench.call(make_input(5, mark=4))
+    with caplog.at_level(logging.ERROR, logger="eyeline"):
+        bench.runner.open()
+        with pytest.raises(InferenceError) as caught:
+            await within(bad)
+        assert marks(await within(good)) == [1, 2]
+        assert marks(await within(also_good)) == [4]
+    assert caught.value.param == "texts[1]"
+    assert "broken" not in caught.value.message
+    assert caplog.records[0].exc_info is not None
+    assert "broken" in caplog.text
+    assert bench.runner.batch_marks == [[-1], [1, 2, 3, BAD, 4], [1], [2], [3], [BAD], [4]]
+    assert bench.observer.num_failed == 2
+
+
+async def test_the_queue_lives_on_after_a_failure() -> None:
+    """Requests that come after a failed batch are answered.
+
+    https://github.com/ray-project/ray/issues/66140
+    """
+    bench = Bench(GatedRunner(refusing(BAD, ValueError("broken"))))
+    bench.runner.open()
+    with pytest.raises(InferenceError):
+        await within(await bench.call(make_input(5, mark=BAD)))
+    assert marks(await within(await bench.call(make_input(5, mark=1)))) == [1]
+
+
+async def test_a_text_alone_is_not_run_twice() -> None:
+    """A failing batch of one text is not tried again."""
+    bench = Bench(GatedRunner(refusing(BAD, ValueError("broken"))))
+    bench.runner.open()
+    with pytest.raises(InferenceError):
+        await within(await bench.call(make_input(5, mark=BAD)))
+    assert bench.runner.batch_marks == [[BAD]]
+
+
+async def test_an_input_error_passes_through() -> None:
+    """What the model says about an input reaches its caller unchanged, and nobody else."""
+    error = TokenIdError("a sentence", param="texts[0]", limit=10, actual=11)
+    bench = Bench(GatedRunner(refusing(BAD, error)))
+    await bench.occupy()
+    bad = await bench.call(make_input(5, mark=BAD))
+    good = await bench.call(make_input(5, mark=1))
+    bench.runner.open()
+    with pytest.raises(TokenIdError) as caught:
+        await within(bad)
+    assert caught.value is error
+    assert marks(await within(good)) == [1]
+
+
+async def test_stop_iteration_does_not_hang() -> None:
+    """StopIteration, which no future can hold, fails the batch like any other exception."""
+    bench = Bench(GatedRunner(refusing(BAD, StopIteration())))
+    bench.runner.open()
+    with pytest.raises(InferenceError):
+        await within(await bench.call(make_input(5, mark=BAD)))
+
+
+async def test_after_a_failure_the_rest_of_the_request_is_dropped() -> None:
+    """When one text of a request has failed, its others, retried or still queued, are not run."""
+    bench = Bench(GatedRunner(refusing(BAD, ValueError("broken"))))
+    await bench.occupy()
+    bad = await bench.call(*(make_input(30, mark=mark) for mark in (BAD, 1, 2, 3, 4)))
+    good = await bench.call(make_input(30, mark=9))
+    bench.runner.open()
+    with pytest.raises(InferenceError):
+        await within(bad)
+    assert marks(await within(good)) == [9]
+    assert bench.runner.batch_marks == [[-1], [BAD, 1, 2], [BAD], [9]]
+    assert (bench.batcher.queue_texts, bench.batcher.queue_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("change", [lambda rows: rows[:-1], lambda rows: [*rows, rows[0]], lambda rows: None])
+async def test_the_rows_are_counted_before_any_is_delivered(change: Callable[[list[Row]], Any]) -> None:
+    """A batch that gives too few or too many rows delivers none of them: whose they are is unknown."""
+
+    def miscount(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+        rows = echo_rows(inputs, specs)
+        return rows if len(rows) == 1 else change(rows[::-1])
+
+    bench = Bench(GatedRunner(miscount))
+    await bench.occupy()
+    tasks = [await bench.call(make_input(5, mark=mark)) for mark in range(3)]
+    bench.runner.open()
+    assert [marks(await within(task)) for task in tasks] == [[0], [1], [2]]
+    assert bench.observer.num_failed == 1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["embedding", "attention", "token_states", "logits"])
+async def test_a_row_that_is_not_finite_is_withheld(name: str, value: float) -> None:
+    """NaN and infinity never leave: the caller is told which text, and the neighbours get their rows.
+
+    https://github.com/huggingface/text-embeddings-inference/issues/644
+    """
+
+    def spoil(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+        rows = echo_rows(inputs, specs)
+        for text, row in zip(inputs, rows, strict=True):
+            if text.input_ids[0] == BAD:
+                setattr(row, name, np.array([0.0, value], dtype=np.float32))
+        return rows
+
+    bench = Bench(GatedRunner(spoil))
+    await bench.occupy()
+    bad = await bench.call(make_input(5, mark=3), make_input(5, mark=BAD))
+    good = await bench.call(make_input(5, mark=1))
+    bench.runner.open()
+    with pytest.raises(NonFiniteError) as caught:
+        await within(bad)
+    assert caught.value.param == "texts[1]"
+    assert marks(await within(good)) == [1]
+    assert bench.runner.batch_marks == [[-1], [3, BAD, 1]]
+
+
+async def test_a_broken_observer_leaves_nobody_waiting() -> None:
+    """Even where our own code fails between batches, every caller is answered and later ones are served."""
+    bench = Bench()
+    await bench.occupy()
+    waiting = await bench.call(make_input(5, mark=1))
+    bench.observer.queue_changed = fail_to_observe  # type: ignore[method-assign]
+    bench.runner.open()
+    with pytest.raises(InferenceError):
+        await within(waiting)
+    bench.observer.queue_changed = lambda texts, tokens: None  # type: ignore[method-assign]
+    assert marks(await within(await bench.call(make_input(5, mark=2)))) == [2]
+
+
+def fail_to_observe(texts: int, tokens: int) -> None:
+    """Stand in for a bug."""
+    raise RuntimeError
+
+
+# ---- what is reported
+
+
+async def test_the_queue_is_reported_in_and_out() -> None:
+    """The gauges move when texts enter the queue and when they leave it.
+
+    https://github.com/huggingface/text-embeddings-inference/issues/880
+    """
+    bench = Bench()
+    first = await bench.occupy()
+    second = await bench.call(make_input(3), make_input(4))
+    bench.runner.open()
+    await within(asyncio.gather(first, second))
+    assert bench.observer.queue == [(1, 1), (0, 0), (2, 7), (0, 0)]
+
+
+async def test_a_row_carries_its_timings() -> None:
+    """A row says how long its text waited and how long its batch ran, and the batch is reported once."""
+    bench = Bench()
+
+    def run_for_a_quarter(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+        bench.clock.advance(0.25)
+        return echo_rows(inputs, specs)
+
+    bench.runner.answer = run_for_a_quarter
+    await bench.occupy()
+    waiting = await bench.call(make_input(3), make_input(4))
+    bench.clock.advance(2)
+    bench.runner.open()
+    rows = await within(waiting)
+    assert [row.queue_seconds for row in rows] == [2.25, 2.25]
+    assert [row.inference_seconds for row in rows] == [0.25, 0.25]
+    assert bench.observer.batches == [([1], 2.25), ([3, 4], 0.25)]
+
+
+# ---- the worker, and the end
+
+
+async def test_one_thread_for_all() -> None:
+    """Everything runs on one thread, whichever batcher it comes from.
+
+    Models shared between threads mixed up their tensors: https://github.com/michaelfeil/infinity/issues/163
+    """
+    worker = Worker("model")
+    names = [await worker.run(lambda: threading.current_thread().name) for _ in range(3)]
+    assert len(set(names)) == 1
+    assert names[0].startswith("model")
+    worker.close()
+
+
+async def test_two_models_take_turns() -> None:
+    """With two models on one worker each gets a batch in turn, and a waiting model's batch is cut at its turn."""
+    order: list[str] = []
+
+    def note(name: str) -> GatedRunner:
+        def answer(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+            order.append(f"{name}{len(inputs)}")
+            return echo_rows(inputs, specs)
+
+        return GatedRunner(answer)
+
+    first = Bench(note("a"))
+    second = Bench(note("b"), worker=first.worker)
+    tasks = [await first.occupy(), await second.call(make_input(60)), await second.call(make_input(40))]
+    tasks += [await first.call(make_input(100)), await second.call(make_input(100))]
+    second.runner.open()
+    first.runner.open()
+    await within(asyncio.gather(*tasks))
+    assert order == ["a1", "b2", "a1", "b1"]
+
+
+async def test_draining_answers_everybody() -> None:
+    """After drain begins, what is admitted is finished, what comes is refused, and nobody is left waiting."""
+    bench = Bench()
+    tasks = [await bench.occupy()]
+    tasks += [await bench.call(*(make_input(70, mark=mark) for mark in range(3)))]
+    draining = asyncio.create_task(bench.batcher.drain())
+    await settle()
+    with pytest.raises(NotReadyError) as caught:
+        await within(await bench.call(make_input(1)))
+    assert caught.value.retry_after_seconds == pytest.approx(210 / 10.0)
+    assert bench.observer.rejections == ["not_ready"]
+    assert not draining.done()
+    bench.runner.open()
+    await within(draining)
+    await settle()
+    assert [task.done() for task in tasks] == [True, True]
+    assert marks(tasks[1].result()) == [0, 1, 2]
+
+
+async def test_draining_an_idle_queue_returns() -> None:
+    """A batcher that never ran drains at once."""
+    await within(Bench().batcher.drain())
+
+
+async def test_a_closed_worker_fails_its_callers() -> None:
+    """A request that meets a closed worker is answered with an error instead of waiting for ever."""
+    bench = Bench()
+    bench.worker.close()
+    with pytest.raises(InferenceError):
+        await within(await bench.call(make_input(1)))
