@@ -73,7 +73,7 @@ def test_nomic_authors_config(tmp_path: Path) -> None:
 
 
 def test_nomic_dynamic_scaling_is_not_reached(tmp_path: Path) -> None:
-    """With rotary_scaling_factor, texts up to max_trained_positions get the trained base, and no longer ones are read."""
+    """With rotary_scaling_factor, texts get the trained base, and are cut to max_trained_positions tokens."""
     save(NOMIC.build(), tmp_path)
     write_json(tmp_path / "config.json", {**AUTHORS_CONFIG, "rotary_scaling_factor": 2.0})
     assert assert_agrees(NOMIC, tmp_path).tokenizer.max_length == 64

@@ -83,8 +83,8 @@ class Family:
 def redraw(built: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
     """Give every parameter a value of its own, with these spreads: tables 0.7, norms 0.3 around 1, biases 0.3.
 
-    Matrices keep the size of what they multiply (1.3 / sqrt(columns)), so that rounding stays near 1e-6. A parameter's value
-    depends on its name below the family's prefix alone, so that a model with a head holds the same encoder.
+    Matrices keep the size of what they multiply (1.3 / sqrt(columns)), so that rounding stays near 1e-6. A parameter's
+    value depends on its name below the family's prefix alone, so that a model with a head holds the same encoder.
     """
     prefix = f"{built.base_model_prefix}."
     tables = {id(module.weight) for module in built.modules() if isinstance(module, torch.nn.Embedding)}
