@@ -331,18 +331,22 @@ def test_a_folder_that_cannot_be_written_is_named(bench: Bench) -> None:
 
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_two_fetches_at_once_do_no_harm(bench: Bench, is_damaged: bool) -> None:
-    """One that starts and ends while another downloads leaves the other's work alone; both end with the model."""
+    """One that starts and ends while another downloads leaves the other alone; the model that was first stays."""
+    first: list[int] = []
     if is_damaged:
         (bench.weights / "tiny").mkdir(parents=True)
         (bench.weights / "tiny" / "config.json").write_bytes(b"damaged")
 
     def download(requirement: str, folder: Path, show_progress: bool) -> Path:
         path = wheel_of(FILES)(requirement, folder, show_progress)
-        assert_complete(bench.fetch(wheel_source(), wheel=wheel_of(FILES)))
+        inner = bench.fetch(wheel_source(), wheel=wheel_of(FILES))
         assert path.exists()
+        first.append(inner.stat().st_ino)
         return path
 
-    assert_complete(bench.fetch(wheel_source(), wheel=download))
+    folder = bench.fetch(wheel_source(), wheel=download)
+    assert_complete(folder)
+    assert [folder.stat().st_ino] == first
     assert bench.names == ["tiny"]
 
 

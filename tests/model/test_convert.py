@@ -10,15 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
 
 from model.convert import Conversion, convert_state_dict
+from model.embedder import Embedder
 from model.errors import CheckpointError
 
 REFERENCE = Path(__file__).parents[1] / "reference"
@@ -32,9 +35,11 @@ def reference(document: str) -> StateDict:
 
 
 def write_tokenizer(path: Path, num_tokens: int = 97) -> Path:
-    """Save a tokenizer of so many whole words."""
+    """Save a tokenizer of so many whole words, split at spaces."""
     vocabulary = {f"word{number}": number for number in range(num_tokens)}
-    Tokenizer(WordLevel(vocabulary, unk_token="word1")).save(str(path))
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="word1"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(path))
     return path
 
 
@@ -113,6 +118,23 @@ def test_the_configuration_is_read_from_the_shapes(
     }
     assert conversion.config.num_hidden_layers == 3
     assert conversion.unused == ()
+
+
+@documents
+def test_the_folder_serves_the_embeddings_of_the_original(
+    convert: Callable[..., Conversion], tmp_path: Path, document: str
+) -> None:
+    """Loaded like any other folder, it gives the mean of the original's output at real positions, at unit length."""
+    convert(reference(document))
+    answers = np.load(REFERENCE / f"{document}.npz")
+    lengths = answers["padding_mask"].sum(axis=1)
+    expected = np.stack([states[:n].mean(axis=0) for states, n in zip(answers["output"], lengths, strict=True)])
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    texts = [
+        " ".join(f"word{number}" for number in ids[:n]) for ids, n in zip(answers["input_ids"], lengths, strict=True)
+    ]
+    embedder = Embedder.load(tmp_path / "folder", dtype="float32", device="cpu", threads=1)
+    np.testing.assert_allclose(embedder.encode(texts), expected, atol=1e-5, rtol=0)
 
 
 def test_the_folder_speaks_the_language_of_sentence_transformers(
