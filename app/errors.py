@@ -186,6 +186,14 @@ START_UP_ONLY: frozenset[type[Exception]] = frozenset({CheckpointError})
 
 INTERNAL = Answer(500, "internal_error", "Internal error")
 
+FRAMEWORK_CODES = ("not_found", "method_not_allowed")
+"""Codes of the errors that Starlette raises itself."""
+
+
+def error_codes() -> list[str]:
+    """Return every code that an answer can have."""
+    return [*(answer.code for answer in ANSWERS.values()), INTERNAL.code, *FRAMEWORK_CODES]
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

@@ -30,7 +30,7 @@ at the start stands at zero from the start, as an alert on a series that is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
@@ -62,6 +62,15 @@ TOKEN_BUCKETS = tuple(float(2**step) for step in range(3, 18))
 
 RATIO_BUCKETS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Fine where a good batch is, coarse where it is bad anyway."""
+
+
+PaddingRatio = Callable[[Sequence[int]], float]
+"""Tokens of each text of a batch -> share of padding in what the attention core computes for them, 0 to 1."""
+
+
+def pad_to_longest(num_tokens: Sequence[int]) -> float:
+    """Return the padding of a batch whose texts are all padded to the longest."""
+    return 1 - sum(num_tokens) / (len(num_tokens) * max(num_tokens))
 
 
 class Metrics:
@@ -118,7 +127,9 @@ class Metrics:
         for code in error_codes:
             self._errors.labels(code)
 
-    def for_model(self, name: str, *, routes: Iterable[str] = ()) -> ModelMetrics:
+    def for_model(
+        self, name: str, *, routes: Iterable[str] = (), padding_ratio: PaddingRatio = pad_to_longest
+    ) -> ModelMetrics:
         """Return the metrics of one model; the same object for the same name.
 
         Parameters
@@ -127,9 +138,11 @@ class Metrics:
             The ``model`` label.
         routes : iterable of str
             Route templates that take texts, whose counters stand at zero from the start.
+        padding_ratio : callable
+            How this model pads the texts of a batch in its attention core.
         """
         if name not in self._models:
-            self._models[name] = ModelMetrics(self, name)
+            self._models[name] = ModelMetrics(self, name, padding_ratio)
         for route in routes:
             self._models[name].add_route(route)
         return self._models[name]
@@ -227,7 +240,8 @@ class ModelMetrics:
     The first five methods are what the batcher calls, the others what the service calls.
     """
 
-    def __init__(self, metrics: Metrics, name: str) -> None:
+    def __init__(self, metrics: Metrics, name: str, padding_ratio: PaddingRatio) -> None:
+        self._padding_ratio = padding_ratio
         self._texts_of_all = metrics._texts
         self._tokens_of_all = metrics._tokens
         self._name = name
@@ -252,7 +266,7 @@ class ModelMetrics:
         self._queue_texts.set(texts)
         self._queue_tokens.set(tokens)
 
-    def batch_finished(self, num_tokens: Sequence[int], seconds: float, *, padding_ratio: float | None = None) -> None:
+    def batch_finished(self, num_tokens: Sequence[int], seconds: float) -> None:
         """Count a batch that ran.
 
         Parameters
@@ -261,16 +275,10 @@ class ModelMetrics:
             Tokens of each of its texts; at least one text.
         seconds : float
             How long the worker ran it.
-        padding_ratio : float or None
-            Share of padding in what the attention core computed, 0 to 1. None = as if each text had been padded to
-            the longest, which is the worst it can be.
         """
-        tokens = sum(num_tokens)
-        if padding_ratio is None:
-            padding_ratio = 1 - tokens / (len(num_tokens) * max(num_tokens))
         self._batch_texts.observe(len(num_tokens))
-        self._batch_tokens.observe(tokens)
-        self._padding.observe(padding_ratio)
+        self._batch_tokens.observe(sum(num_tokens))
+        self._padding.observe(self._padding_ratio(num_tokens))
         self._batch_duration.observe(seconds)
 
     def rejected(self, reason: str) -> None:

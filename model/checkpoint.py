@@ -126,7 +126,9 @@ def verify_checksums(folder: Path) -> None:
         with file.open("rb") as stream:
             actual = hashlib.file_digest(stream, "sha256").hexdigest()
         if actual != digest:
-            raise CheckpointError(f"{file} does not match its SHA-256 in {sums.name}: {actual[:12]}..., not {digest[:12]}...")
+            raise CheckpointError(
+                f"{file} does not match its SHA-256 in {sums.name}: {actual[:12]}..., not {digest[:12]}..."
+            )
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
@@ -148,7 +150,9 @@ def tensor_files(folder: Path) -> dict[str, Path]:
             if key not in files:
                 raise CheckpointError(f"{index}: tensor {key!r} is in none of its files")
         return files
-    pickled = next((name for name in ("pytorch_model.bin", "pytorch_model.bin.index.json") if (folder / name).exists()), "")
+    pickled = next(
+        (name for name in ("pytorch_model.bin", "pytorch_model.bin.index.json") if (folder / name).exists()), ""
+    )
     hint = f" (only {pickled}, which is a pickle; save the model as safetensors)" if pickled else ""
     raise CheckpointError(f"{folder} has no model.safetensors{hint}")
 
@@ -219,7 +223,7 @@ class _Reader:
         name, file = self._tensors[key]
         if file not in self._opened:
             self._opened[file] = safe_open(str(file), framework="pt")
-        tensor: Tensor = self._opened[file].get_tensor(name)
+        tensor: Tensor = self._opened[file].get_tensor(name)  # type: ignore[no-untyped-call]  # a compiled method
         return tensor
 
 

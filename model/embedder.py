@@ -316,5 +316,7 @@ def _make_tokenizer(folder: ModelFolder, loaded: LoadedEncoder, special_tokens: 
             f"the embedding table has {rows} rows"
         )
     if tokenizer.max_length < max(_SHORTEST_MAX_LENGTH, tokenizer.num_special_tokens + 1):
-        raise CheckpointError(f"{folder.path}: a maximum length of {tokenizer.max_length} tokens leaves no room for text")
+        raise CheckpointError(
+            f"{folder.path}: a maximum length of {tokenizer.max_length} tokens leaves no room for text"
+        )
     return tokenizer

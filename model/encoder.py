@@ -70,7 +70,7 @@ class TokenEmbedding(nn.Embedding):
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Look ids up: (T,) int -> (T, width)."""
-        rows = super().forward(input_ids)
+        rows: Tensor = super().forward(input_ids)
         return rows if self.scale == 1.0 else rows * self.scale
 
 
@@ -92,9 +92,9 @@ class Embedding(nn.Module):
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Embed every token of a batch: -> (T, D)."""
-        x = self.tokens(batch.input_ids)  # (T, E)
+        x: Tensor = self.tokens(batch.input_ids)  # (T, E)
         if self.token_types is not None:
-            # one row (RoBERTa) says nothing about segments: every token takes it, whatever the tokenizer's template says
+            # one row (RoBERTa) says nothing of segments: every token takes it, whatever the tokenizer's template says
             has_segments = self.token_types.num_embeddings > 1
             x = x + (self.token_types(batch.token_type_ids) if has_segments else self.token_types.weight[0])
         if self.positions is not None:
@@ -102,7 +102,9 @@ class Embedding(nn.Module):
         if self.norm is not None:
             x = self.norm(x)
         x = self.dropout(x)
-        return x if self.projection is None else self.projection(x)  # (T, D)
+        if self.projection is not None:
+            x = self.projection(x)  # (T, D)
+        return x
 
 
 class FeedForward(nn.Module):
@@ -130,7 +132,8 @@ class FeedForward(nn.Module):
             x = self.activation(x) * gate
         else:
             x = self.activation(x)
-        return self.contract(self.dropout(x))
+        contracted: Tensor = self.contract(self.dropout(x))  # (T, D)
+        return contracted
 
 
 class SublayerConnection(nn.Module):
@@ -157,12 +160,14 @@ class SublayerConnection(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Add ``sublayer`` to ``x``: (T, D) -> (T, D)."""
+        out: Tensor
         if self.placement == "pre":
-            return x + self.dropout(sublayer(self.norm(x)))
-        if self.placement == "residual":
-            return x + self.dropout(self.norm(sublayer(x)))
-        normed: Tensor = self.norm(x + self.dropout(sublayer(x)))
-        return normed
+            out = x + self.dropout(sublayer(self.norm(x)))
+        elif self.placement == "residual":
+            out = x + self.dropout(self.norm(sublayer(x)))
+        else:
+            out = self.norm(x + self.dropout(sublayer(x)))
+        return out
 
 
 class EncoderLayer(nn.Module):
@@ -279,7 +284,7 @@ class _MapCollector:
         ]
 
     def wanted(self, layer: int) -> list[WantedMaps]:
-        """What the layer is asked for."""
+        """Return what the layer is asked for."""
         batch = self._batch
         return [
             WantedMaps(batch.starts[text], batch.lengths[text], selection.heads)

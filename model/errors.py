@@ -37,9 +37,7 @@ class InputError(ModelError):
         The limit and the value that broke it, where there are such numbers.
     """
 
-    def __init__(
-        self, message: str, *, param: str, limit: int | None = None, actual: int | None = None
-    ) -> None:
+    def __init__(self, message: str, *, param: str, limit: int | None = None, actual: int | None = None) -> None:
         super().__init__(message)
         self.param = param
         self.limit = limit

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import tokenizers
 from tokenizers import Tokenizer as Backend
-from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from model.errors import CheckpointError
 from model.heads import HEAD_ACTIVATIONS, HeadActivation
@@ -158,10 +158,14 @@ def _pooling(path: Path, modules: list[tuple[str, str]]) -> Pooling:
         "pooling_mode_weightedmean_tokens": "weightedmean",
     }
     named = raw.get("pooling_mode")
-    modes = [named] if isinstance(named, str) else list(named or [mode for flag, mode in flags.items() if raw.get(flag)])
+    modes = (
+        [named] if isinstance(named, str) else list(named or [mode for flag, mode in flags.items() if raw.get(flag)])
+    )
     if len(modes) != 1 or modes[0] not in POOLING_FUNCTIONS:
         supported = ", ".join(POOLING_FUNCTIONS)
-        raise CheckpointError(f"{file}: pooling {'+'.join(map(str, modes)) or 'none'} is not supported, only {supported}")
+        raise CheckpointError(
+            f"{file}: pooling {'+'.join(map(str, modes)) or 'none'} is not supported, only {supported}"
+        )
     return Pooling(cast(PoolingMode, modes[0]), bool(raw.get("include_prompt", True)))
 
 
@@ -169,14 +173,15 @@ def _dense(folder: Path) -> DenseConfig:
     """Read one Dense module's sizes and activation."""
     file = folder / "config.json"
     raw = read_json(file)
-    activation = str(raw.get("activation_function", "torch.nn.modules.activation.Tanh")).rsplit(".", 1)[-1].lower()
-    if activation not in HEAD_ACTIVATIONS:
-        raise CheckpointError(f"{file}: activation_function {activation!r} is not supported")
+    named = str(raw.get("activation_function", "torch.nn.modules.activation.Tanh")).rsplit(".", 1)[-1].lower()
+    activation = next((known for known in HEAD_ACTIVATIONS if known == named), None)
+    if activation is None:
+        raise CheckpointError(f"{file}: activation_function {named!r} is not supported")
     try:
         sizes = int(raw["in_features"]), int(raw["out_features"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{file} does not state in_features and out_features") from error
-    return DenseConfig(folder, *sizes, bool(raw.get("bias", True)), cast(HeadActivation, activation))
+    return DenseConfig(folder, *sizes, bool(raw.get("bias", True)), activation)
 
 
 def _max_length(transformer: Path, sentence: Mapping[str, Any]) -> int | None:
@@ -215,22 +220,24 @@ def _wordpiece(vocab: Path, raw: Mapping[str, Any]) -> tokenizers.Tokenizer:
         value = raw.get(name, default)
         return str(value["content"] if isinstance(value, dict) else value)
 
-    names = {
-        "unk_token": token("unk_token", "[UNK]"),
-        "sep_token": token("sep_token", "[SEP]"),
-        "cls_token": token("cls_token", "[CLS]"),
-        "pad_token": token("pad_token", "[PAD]"),
-        "mask_token": token("mask_token", "[MASK]"),
-    }
-    known = set(vocab.read_text(encoding="utf-8").splitlines())
-    for name in ("unk_token", "sep_token", "cls_token"):
-        if names[name] not in known:
-            raise CheckpointError(f"{vocab} does not list {name} {names[name]!r}")
-    built = BertWordPieceTokenizer(
-        str(vocab),
+    ids = {word: index for index, word in enumerate(vocab.read_text(encoding="utf-8").splitlines())}
+    unknown, start, end = token("unk_token", "[UNK]"), token("cls_token", "[CLS]"), token("sep_token", "[SEP]")
+    for name in (unknown, start, end):
+        if name not in ids:
+            raise CheckpointError(f"{vocab} does not list the special token {name!r}")
+    built = Backend(models.WordPiece(vocab=ids, unk_token=unknown, max_input_chars_per_word=100))
+    built.normalizer = normalizers.BertNormalizer(
         lowercase=bool(raw.get("do_lower_case", True)),
         strip_accents=raw.get("strip_accents"),
         handle_chinese_chars=bool(raw.get("tokenize_chinese_chars", True)),
-        **names,
     )
-    return cast(Backend, built._tokenizer)  # the wrapper has no public way to its tokenizer but through a file
+    built.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    built.post_processor = processors.TemplateProcessing(
+        single=f"{start} $A {end}",
+        pair=f"{start} $A {end} $B:1 {end}:1",
+        special_tokens=[(start, ids[start]), (end, ids[end])],
+    )
+    built.decoder = decoders.WordPiece()
+    others = (token("pad_token", "[PAD]"), token("mask_token", "[MASK]"))
+    built.add_special_tokens([unknown, start, end, *(name for name in others if name in ids)])
+    return built

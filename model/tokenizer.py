@@ -173,6 +173,10 @@ class Tokenizer:
     ) -> tuple[tokenizers.Encoding, int]:
         """Cut to length and add the special tokens; returns the encoding and the tokens before the cut."""
         num_special = self._backend.num_special_tokens_to_add(is_pair=second is not None)
+        if second is not None and not num_special:
+            raise PairError(
+                "the model's tokenizer has no way to mark where the second text of a pair begins", param=param
+            )
         lengths = [len(first), len(second) if second is not None else 0]
         total = sum(lengths) + num_special
         self._check_length(total, truncate=truncate, param=param)

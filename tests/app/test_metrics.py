@@ -170,8 +170,8 @@ def test_queue_is_set_not_added(metrics: Metrics) -> None:
 
 def test_batches(metrics: Metrics) -> None:
     """A batch counts its texts, its tokens, its padding and its time; a failed one counts as a failure."""
-    model = metrics.for_model("base")
-    model.batch_finished([5, 7, 12], 0.02, padding_ratio=0.25)
+    model = metrics.for_model("base", padding_ratio=lambda num_tokens: 0.25)
+    model.batch_finished([5, 7, 12], 0.02)
     model.batch_failed()
     assert value(metrics, "batch_texts_sum", model="base") == 3
     assert value(metrics, "batch_tokens_sum", model="base") == 24

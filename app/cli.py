@@ -1,0 +1,161 @@
+"""The command ``eyeline``: ``serve``, ``info``, ``weights fetch``, ``weights import``.
+
+Exit codes: 0 done, or a clean stop; 2 bad usage or settings; 1 anything else. A failure is one sentence on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from app import settings as settings_module
+from app.settings import SettingsError
+from app.version import VERSION
+
+FAILED, BAD_USAGE = 1, 2
+
+Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
+
+
+def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    command: Command = arguments.command
+    try:
+        return command(arguments, os.environ if environ is None else environ)
+    except SettingsError as error:
+        return _fail(str(error), BAD_USAGE)
+    except KeyboardInterrupt:
+        return 130  # what a shell reports for a command ended by Ctrl-C
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Build the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="eyeline", description="A sentence-embedding server that shows where it looked."
+    )
+    parser.add_argument("--version", action="version", version=VERSION)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="start the server", allow_abbrev=False)
+    settings_module.add_arguments(serve)
+    serve.set_defaults(command=_serve)
+
+    info = commands.add_parser("info", help="load a model folder and say what it is, as JSON")
+    info.add_argument("folder", type=Path)
+    info.set_defaults(command=_info)
+
+    weights = commands.add_parser("weights", help="fetch or import model folders")
+    actions = weights.add_subparsers(required=True, metavar="ACTION")
+    _add_fetch(actions.add_parser("fetch", help="put a known model under the weights folder, verified by SHA-256"))
+    _add_import(actions.add_parser("import", help="turn a torch.save state dict of the seeds' encoders into a folder"))
+    return parser
+
+
+def _add_fetch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name")
+    parser.add_argument("--weights-dir", type=Path, help="default: EYELINE_WEIGHTS_DIR, else ./weights")
+    parser.set_defaults(command=_fetch)
+
+
+def _add_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE.pt", help="a state dict, read with weights_only")
+    parser.add_argument("--num-heads", type=int, required=True, help="attention heads: no state dict tells them")
+    parser.add_argument("--tokenizer", type=Path, required=True, metavar="FILE", help="tokenizer.json")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="default: FILE without its ending")
+    parser.add_argument("--pooling", default="mean", choices=("mean", "cls", "max", "lasttoken"))
+    parser.add_argument("--max-length", type=int, default=512, metavar="TOKENS", help="longest text (default: 512)")
+    parser.add_argument("--pad-id", type=int, default=0, metavar="ID", help="id of the padding token (default: 0)")
+    parser.add_argument("--activation", default="relu", help="of the feed-forward layers (default: relu)")
+    parser.set_defaults(command=_import)
+
+
+def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Start the server and run until it is stopped."""
+    settings = settings_module.from_arguments(arguments, environ)
+    # torch takes a second to import: not before the settings are known to be good
+    from app.log import configure_logging
+    from app.main import create_app, load_models
+    from app.server import serve
+    from model.errors import CheckpointError
+
+    configure_logging(settings.log_level)
+    try:
+        models = load_models(settings)
+    except (CheckpointError, ValueError) as error:
+        return _fail(str(error), FAILED)
+    return serve(
+        create_app(settings, models),
+        host=settings.host,
+        port=settings.port,
+        drain_delay_seconds=settings.drain_delay_seconds,
+        shutdown_grace_seconds=settings.shutdown_grace_seconds,
+    )
+
+
+def _info(arguments: argparse.Namespace, _: Mapping[str, str]) -> int:
+    """Load a folder, which checks it, and print what it is."""
+    from model.embedder import Embedder
+    from model.errors import CheckpointError
+
+    try:
+        described = dataclasses.asdict(Embedder.load(arguments.folder, device="cpu", dtype="float32").info)
+    except CheckpointError as error:
+        return _fail(str(error), FAILED)
+    print(json.dumps(described, indent=2, default=str))  # noqa: T201 - this command's output
+    return 0
+
+
+def _fetch(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Fetch a known model."""
+    from app.fetch import FetchError, fetch
+
+    weights_dir = arguments.weights_dir or Path(environ.get("EYELINE_WEIGHTS_DIR") or "weights")
+    try:
+        fetch(arguments.name, weights_dir, progress=sys.stderr.isatty())
+    except FetchError as error:
+        return _fail(str(error), FAILED)
+    return 0
+
+
+def _import(arguments: argparse.Namespace, _: Mapping[str, str]) -> int:
+    """Convert a state dict."""
+    from model.convert import convert_state_dict
+    from model.errors import CheckpointError
+
+    output = arguments.output or arguments.file.with_suffix("")
+    try:
+        conversion = convert_state_dict(
+            arguments.file,
+            output,
+            num_attention_heads=arguments.num_heads,
+            tokenizer=arguments.tokenizer,
+            pooling=arguments.pooling,
+            max_length=arguments.max_length,
+            pad_token_id=arguments.pad_id,
+            activation=arguments.activation,
+        )
+    except CheckpointError as error:
+        return _fail(str(error), FAILED)
+    config = conversion.config
+    print(  # noqa: T201 - this command's output
+        f"{output}: {conversion.format.name}, {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"{len(conversion.unused)} known tensors left out"
+    )
+    return 0
+
+
+def _fail(message: str, code: int) -> int:
+    """Say what went wrong in one sentence."""
+    print(f"eyeline: {message}", file=sys.stderr)  # noqa: T201 - this command's output
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

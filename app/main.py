@@ -1,0 +1,221 @@
+"""The composition root: the one place where settings become objects.
+
+``create_app`` builds the app; its lifespan warms the models up, serves, and drains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
+
+from app.batcher import Batcher, Cost, QueueLimits, Worker
+from app.errors import error_codes, install_handlers
+from app.metrics import Metrics
+from app.middleware import RequestRecord
+from app.openapi import describe
+from app.requests import install_client_gone
+from app.routes import encode, health
+from app.service import Limits, ServedModel, Service
+from app.settings import Settings
+from app.state import ServerState
+from app.version import VERSION
+from model.batch import padding_ratio
+from model.contract import EncodeInput, OutputSpec
+from model.embedder import Embedder
+from model.errors import CheckpointError
+
+log = logging.getLogger("eyeline")
+
+DEFAULT_BATCH_TOKENS = {"cpu": 2_048, "cuda": 16_384}
+DRAIN_SECONDS = 30.0
+"""The queue holds what the machine works off in so long, unless a setting says otherwise."""
+UNMEASURED_TOKENS_PER_SECOND = 2_000.0
+"""What a server without warm-up assumes of its speed until batches have run: less than any machine we measured."""
+
+TEXT_ROUTES = ("/encode", "/similarity")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in memory, under the name that callers will use."""
+
+    name: str
+    embedder: Embedder
+
+
+def load_models(settings: Settings) -> list[LoadedModel]:
+    """Load every model that the settings name.
+
+    Raises
+    ------
+    CheckpointError
+        If a folder cannot be served.
+    ValueError
+        If device or dtype are not there, or a model reads longer texts than a batch may hold.
+    """
+    models = []
+    for spec in settings.model:
+        started = time.perf_counter()
+        embedder = Embedder.load(
+            spec.folder,
+            dtype=settings.dtype,
+            device=settings.device,
+            threads=settings.threads,
+            special_tokens=settings.special_tokens,
+        )
+        budget = _batch_tokens(settings, embedder)
+        if embedder.info.max_length > budget:
+            raise ValueError(
+                f"--batch-tokens is {budget}, but {spec.name} reads texts of up to {embedder.info.max_length} tokens"
+            )
+        log.info("loaded %s", spec.name, extra={"seconds": round(time.perf_counter() - started, 3)})
+        models.append(LoadedModel(spec.name, embedder))
+    return models
+
+
+def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
+    """Build the app that serves ``models``.
+
+    Returns
+    -------
+    FastAPI
+        Its ``state.server`` is a :class:`~app.state.ServerState`; not ready before its lifespan has begun.
+    """
+    routes = {str(getattr(route, "path", "")) for route in (*encode.router.routes, *health.router.routes)}
+    metrics = Metrics(routes=sorted(routes), error_codes=error_codes())
+    state = ServerState(metrics, settings.max_body_bytes)
+    app_class = FastAPIOffline if settings.docs else FastAPI  # the first serves /docs from the package, not from a CDN
+    app = app_class(
+        title="Eyeline",
+        version=VERSION,
+        summary="A sentence-embedding server that shows where it looked.",
+        lifespan=_lifespan(settings, models, state),
+        docs_url="/docs" if settings.docs else None,
+        redoc_url=None,
+        openapi_url="/openapi.json" if settings.docs else None,
+    )
+    app.state.server = state
+    app.include_router(encode.router)
+    app.include_router(health.router)
+    install_handlers(app, metrics.error)
+    install_client_gone(app)
+    app.add_middleware(RequestRecord, metrics=metrics)
+    describe(app)
+    return app
+
+
+def _lifespan(
+    settings: Settings, models: Sequence[LoadedModel], state: ServerState
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Own what lives as long as the server: the worker thread, the queues, readiness."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        worker = Worker("inference")
+        served = [await _serve(model, worker, settings, state.metrics) for model in models]
+        limits = Limits(
+            max_texts=settings.max_texts,
+            max_text_characters=settings.max_text_characters,
+            max_attention_values_list=settings.max_attention_values_list,
+            max_attention_values_binary=settings.max_attention_values_binary,
+        )
+        state.service = Service(served, limits, settings.request_timeout_seconds)
+        state.metrics.set_ready(ready=True)
+        log.info("ready", extra={"models": [model.name for model in served]})
+        try:
+            yield
+        finally:
+            state.begin_draining()
+            drains = [asyncio.create_task(model.batcher.drain()) for model in served]
+            await asyncio.wait(drains, timeout=settings.shutdown_grace_seconds)
+            worker.close()
+            log.info("stopped")
+
+    return lifespan
+
+
+async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics: Metrics) -> ServedModel:
+    """Warm one model up, and give it a queue and metrics."""
+    embedder, info = model.embedder, model.embedder.info
+    batch_tokens = _batch_tokens(settings, embedder)
+    tokens_per_second = UNMEASURED_TOKENS_PER_SECOND
+    if settings.warmup:
+        tokens_per_second = await worker.run(warm_up, embedder, batch_tokens)
+        log.info("warmed up %s", model.name, extra={"tokens_per_second": round(tokens_per_second)})
+    limits = QueueLimits(
+        batch_tokens=batch_tokens,
+        batch_attention_values=settings.batch_attention_values,
+        max_queue_texts=settings.max_queue_texts,
+        max_queue_tokens=settings.max_queue_tokens or max(batch_tokens, int(DRAIN_SECONDS * tokens_per_second)),
+    )
+    observer = metrics.for_model(model.name, padding_ratio=padding_ratio, routes=TEXT_ROUTES)
+    metrics.set_model_info(
+        model.name,
+        format=info.format,
+        dtype=info.dtype,
+        device=info.device,
+        hidden_size=info.hidden_size,
+        num_hidden_layers=info.num_hidden_layers,
+        num_attention_heads=info.num_attention_heads,
+        max_length=info.max_length,
+        pooling=info.pooling,
+    )
+    batcher = Batcher(
+        run=embedder.run,
+        cost=cost,
+        worker=worker,
+        limits=limits,
+        observer=observer,
+        tokens_per_second=tokens_per_second,
+    )
+    return ServedModel(model.name, embedder, batcher, observer, batch_tokens)
+
+
+def cost(item: EncodeInput, spec: OutputSpec) -> Cost:
+    """Say what a text takes of a batch."""
+    values = 0 if spec.attention is None else spec.attention.num_values(item.num_tokens)
+    return Cost(item.num_tokens, values)
+
+
+def warm_up(embedder: Embedder, batch_tokens: int) -> float:
+    """Run one text, then full batches, so that the first request meets no first time.
+
+    Returns
+    -------
+    float
+        Tokens per second of a full batch.
+
+    Raises
+    ------
+    CheckpointError
+        If the model's output is not finite.
+    """
+    length = min(32, embedder.info.max_length)
+    text = embedder.tokenizer.from_ids([0] * length)
+    batch = [text] * max(1, batch_tokens // length)
+    for inputs in ([text], batch):
+        embedder.run(inputs, [OutputSpec()] * len(inputs))
+    started = time.perf_counter()
+    rows = embedder.run(batch, [OutputSpec()] * len(batch))
+    seconds = time.perf_counter() - started
+    if any(row.embedding is None or not _is_finite(row.embedding.sum()) for row in rows):
+        raise CheckpointError(f"{embedder.info.folder}: the model's output for a plain text is not finite")
+    return len(batch) * length / seconds
+
+
+def _is_finite(number: float) -> bool:
+    return number - number == 0.0
+
+
+def _batch_tokens(settings: Settings, embedder: Embedder) -> int:
+    """Return the token budget of a batch: the setting, or the device's default, but never under one text."""
+    if settings.batch_tokens is not None:
+        return settings.batch_tokens
+    return max(DEFAULT_BATCH_TOKENS[embedder.device.type], embedder.info.max_length)

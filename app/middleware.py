@@ -1,0 +1,57 @@
+"""What happens around every request: an id, a count, a duration, a log line. Pure ASGI.
+
+Starlette's ``BaseHTTPMiddleware`` hides a closed connection from the endpoint
+(https://github.com/encode/starlette/discussions/2094), so that work for callers who left would go on.
+"""
+
+from __future__ import annotations
+
+import time
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.log import accept_request_id, log_request, request_id_var
+from app.metrics import Metrics
+from app.requests import CLIENT_GONE
+
+
+class RequestRecord:
+    """Gives each request an id, echoes it as ``X-Request-ID``, and counts and logs how the request ended.
+
+    Parameters
+    ----------
+    app : ASGIApp
+    metrics : Metrics
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection event; anything but HTTP passes untouched."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        request_id = accept_request_id(Headers(scope=scope).get("x-request-id"))
+        token = request_id_var.set(request_id)
+        status = CLIENT_GONE
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+            await send(message)
+
+        self._metrics.request_started()
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            seconds = time.perf_counter() - started
+            route = getattr(scope.get("route"), "path", None)
+            self._metrics.request_finished(route, status, seconds)
+            log_request(scope["method"], route or "unmatched", status, seconds)
+            request_id_var.reset(token)

@@ -1,0 +1,118 @@
+"""Reads what comes in over HTTP: the body with its limits, and whether the caller is still there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
+
+from app.errors import BodyTooLargeError, MalformedBodyError, UnsupportedMediaTypeError, from_validation
+
+BodyT = TypeVar("BodyT", bound=BaseModel)
+T = TypeVar("T")
+
+
+CLIENT_GONE = 499
+"""The status that is counted, and reaches nobody, when the caller left first: nginx's number for it."""
+
+
+class ClientGoneError(Exception):
+    """The caller closed the connection; there is nobody to answer."""
+
+
+async def read_body(request: Request, schema: type[BodyT], max_bytes: int) -> BodyT:
+    """Read, parse and validate a JSON body.
+
+    Raises
+    ------
+    UnsupportedMediaTypeError
+        If the content type is not JSON.
+    BodyTooLargeError
+        As soon as more than ``max_bytes`` are announced or have come.
+    MalformedBodyError
+        If the bytes are no JSON in UTF-8.
+    InvalidRequestError
+        If a field is missing, unknown or wrong.
+    ClientGoneError
+        If the caller left before the body was whole.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    ):
+        raise UnsupportedMediaTypeError("the body must be sent as Content-Type: application/json")
+    body = await _read_bytes(request, max_bytes)
+    try:
+        return schema.model_validate_json(body)
+    except ValidationError as error:
+        if error.errors(include_url=False, include_context=False, include_input=False)[0]["type"] == "json_invalid":
+            raise MalformedBodyError("the body is not valid JSON in UTF-8") from None
+        raise from_validation(error) from None
+
+
+async def _read_bytes(request: Request, max_bytes: int) -> bytes:
+    """Read the whole body, but never more than allowed."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > max_bytes:
+        raise _too_large(max_bytes, int(announced))
+    chunks = []
+    size = 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > max_bytes:
+                raise _too_large(max_bytes, size)
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise ClientGoneError from None
+    return b"".join(chunks)
+
+
+def _too_large(limit: int, actual: int) -> BodyTooLargeError:
+    return BodyTooLargeError(
+        f"a body may have {limit} bytes, this one has {actual} or more", param=None, limit=limit, actual=actual
+    )
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Wait for ``work``, and cancel it when the caller leaves.
+
+    Raises
+    ------
+    ClientGoneError
+        If the caller left first.
+
+    Notes
+    -----
+    The body must have been read: what is received after it can only be the end of the connection.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_until_disconnect(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGoneError
+    finally:
+        leaving.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.wait((working,))
+
+
+async def _until_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def install_client_gone(app: FastAPI) -> None:
+    """Let a request whose caller left end quietly: there is nobody to send an answer to."""
+
+    async def nobody(request: Request, error: Exception) -> Response:
+        return Response(status_code=CLIENT_GONE)
+
+    app.add_exception_handler(ClientGoneError, nobody)

@@ -1,0 +1,127 @@
+"""The native API: ``POST /encode``, ``/similarity``, ``/tokenize``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from app.answers import CONTENT_TYPES, negotiate, num_values, write_encoded, write_similarity, write_tokenized
+from app.requests import read_body, while_connected
+from app.schemas.encode import (
+    EncodeRequest,
+    EncodeResponse,
+    ProblemResponse,
+    SimilarityRequest,
+    SimilarityResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+from app.service import Timings
+from app.state import max_body_bytes, service_of
+
+INLINE_VALUES = 20_000
+"""Up to so many numbers are written on the event loop (about a millisecond); more go to a thread."""
+
+router = APIRouter()
+
+
+def json_body(schema: type[BaseModel]) -> dict[str, Any]:
+    """Describe a body for ``/openapi.json``: routes read it themselves, so FastAPI does not see it."""
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema.__name__}"}}},
+        }
+    }
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ProblemResponse, "description": description}
+    for status, description in (
+        (400, "The body is not JSON"),
+        (404, "No such model"),
+        (406, "No such response format"),
+        (413, "Too large"),
+        (415, "The body is not application/json"),
+        (422, "A field's value"),
+        (429, "The queue is full; see Retry-After"),
+        (500, "A bug, or a result that is not finite"),
+        (503, "Starting or shutting down; see Retry-After"),
+        (504, "The deadline passed"),
+    )
+}
+
+
+def server_timing(timings: Timings, started: float) -> str:
+    """Write the ``Server-Timing`` header, in milliseconds."""
+    stages = {
+        "tokenize": timings.tokenize,
+        "queue": timings.queue,
+        "inference": timings.inference,
+        "total": time.perf_counter() - started,
+    }
+    return ", ".join(f"{stage};dur={seconds * 1000:.3f}" for stage, seconds in stages.items())
+
+
+@router.post(
+    "/encode",
+    response_model=EncodeResponse,
+    responses=PROBLEMS,
+    openapi_extra=json_body(EncodeRequest),
+    summary="Sentence embeddings and, on request, attention maps",
+)
+async def encode(request: Request) -> Response:
+    """Encode texts; ``Accept`` chooses JSON, safetensors or npz."""
+    started = time.perf_counter()
+    form = negotiate(request.headers.get("accept"))
+    body = await read_body(request, EncodeRequest, max_body_bytes(request))
+    service = service_of(request)
+    encoded = await while_connected(request, service.encode(body, binary=form != "json", route="/encode"))
+    writing = time.perf_counter()
+    if num_values(encoded) <= INLINE_VALUES:
+        content = write_encoded(encoded, body, form)
+    else:
+        content = await asyncio.to_thread(write_encoded, encoded, body, form)
+    encoded.model.metrics.serialized(time.perf_counter() - writing)
+    headers = {"Server-Timing": server_timing(encoded.timings, started)}
+    return Response(content, headers=headers, media_type=CONTENT_TYPES[form])
+
+
+@router.post(
+    "/similarity",
+    response_model=SimilarityResponse,
+    responses=PROBLEMS,
+    openapi_extra=json_body(SimilarityRequest),
+    summary="Cosines of texts, each with all or two by two",
+)
+async def similarity(request: Request) -> Response:
+    """Compare texts."""
+    started = time.perf_counter()
+    body = await read_body(request, SimilarityRequest, max_body_bytes(request))
+    encoded = await while_connected(request, service_of(request).similarity(body, route="/similarity"))
+    writing = time.perf_counter()
+    content = await asyncio.to_thread(write_similarity, encoded, is_pairs=body.pairs is not None)
+    encoded.model.metrics.serialized(time.perf_counter() - writing)
+    headers = {"Server-Timing": server_timing(encoded.timings, started)}
+    return Response(content, headers=headers, media_type="application/json")
+
+
+@router.post(
+    "/tokenize",
+    response_model=TokenizeResponse,
+    responses=PROBLEMS,
+    openapi_extra=json_body(TokenizeRequest),
+    summary="Tokens and words of texts, as the model reads them",
+)
+async def tokenize(request: Request) -> Response:
+    """Tokenize texts without encoding them."""
+    started = time.perf_counter()
+    body = await read_body(request, TokenizeRequest, max_body_bytes(request))
+    tokenized = await while_connected(request, service_of(request).tokenize(body))
+    content = await asyncio.to_thread(write_tokenized, tokenized)
+    headers = {"Server-Timing": server_timing(tokenized.timings, started)}
+    return Response(content, headers=headers, media_type="application/json")

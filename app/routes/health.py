@@ -1,0 +1,98 @@
+"""For operators: ``/health``, ``/health/live``, ``/health/ready``, ``/metrics``, ``/info``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request, Response
+
+from app.schemas.info import Health, InfoResponse, ServedModelInfo
+from app.service import ServedModel
+from app.state import ServerState, service_of, state_of
+from app.version import VERSION
+
+router = APIRouter()
+
+NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "Loading or draining"}}
+
+
+@router.get("/health", response_model=Health, responses=NOT_READY, operation_id="health")
+@router.get("/health/ready", response_model=Health, responses=NOT_READY, operation_id="health_ready")
+@router.head("/health", include_in_schema=False)
+@router.head("/health/ready", include_in_schema=False)
+async def ready(request: Request) -> Response:
+    """Whether a request that comes now will be served: 200 or 503."""
+    state = state_of(request)
+    return _health(_readiness(state), 200 if state.is_ready else 503)
+
+
+@router.get("/health/live", response_model=Health)
+@router.head("/health/live", include_in_schema=False)
+async def live() -> Response:
+    """Whether the process answers at all."""
+    return _health("live", 200)
+
+
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics."""
+    content, media_type = state_of(request).metrics.render(request.headers.get("accept"))
+    return Response(content, headers={"Content-Type": media_type})
+
+
+@router.get("/info")
+async def info(request: Request) -> InfoResponse:
+    """Say what is served, and the limits."""
+    service = service_of(request)
+    models = list(service.models.values())
+    first = models[0].embedder.info
+    return InfoResponse(
+        model_id=models[0].name,
+        model_dtype=first.dtype,
+        model_type={"embedding": {"pooling": first.pooling}},
+        served_model_name=models[0].name,
+        max_input_length=first.max_length,
+        max_batch_tokens=models[0].batch_tokens,
+        max_client_batch_size=service.limits.max_texts,
+        auto_truncate=True,
+        version=VERSION,
+        threads=first.threads,
+        max_text_characters=service.limits.max_text_characters,
+        max_body_bytes=state_of(request).max_body_bytes,
+        max_attention_values_list=service.limits.max_attention_values_list,
+        max_attention_values_binary=service.limits.max_attention_values_binary,
+        models=[_model_info(model) for model in models],
+    )
+
+
+def _readiness(state: ServerState) -> Literal["draining", "ready", "loading"]:
+    if state.is_draining:
+        return "draining"
+    return "ready" if state.is_ready else "loading"
+
+
+def _health(status: str, code: int) -> Response:
+    """Answer in one line, for curl and for probes."""
+    return Response(f'{{"status":"{status}"}}\n', code, media_type="application/json")
+
+
+def _model_info(model: ServedModel) -> ServedModelInfo:
+    info = model.embedder.info
+    return ServedModelInfo(
+        name=model.name,
+        format=info.format,
+        dimensions=info.dimensions,
+        max_length=info.max_length,
+        pooling=info.pooling,
+        hidden_size=info.hidden_size,
+        num_hidden_layers=info.num_hidden_layers,
+        num_attention_heads=info.num_attention_heads,
+        vocab_size=info.vocab_size,
+        num_parameters=info.num_parameters,
+        num_ignored_tensors=info.num_ignored_tensors,
+        dtype=info.dtype,
+        device=info.device,
+        special_tokens=info.special_tokens,
+        prompts=list(info.prompts),
+        attention=True,
+    )

@@ -1,0 +1,54 @@
+"""The wire contract of ``/health`` and ``/info``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+
+class Health(BaseModel):
+    """Answer of the health routes."""
+
+    status: Literal["ready", "live", "loading", "draining"]
+
+
+class ServedModelInfo(BaseModel):
+    """One served model."""
+
+    name: str
+    format: str = Field(description="Checkpoint family.")
+    dimensions: int
+    max_length: int = Field(description="Tokens that are read of a text, special tokens included.")
+    pooling: str
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    vocab_size: int
+    num_parameters: int
+    num_ignored_tensors: int = Field(description="Tensors of the checkpoint that are known and not used.")
+    dtype: str
+    device: str
+    special_tokens: str = Field(description='What a typed "[SEP]" is: its characters (text) or the token (parse).')
+    prompts: list[str]
+    attention: bool = Field(description="Whether attention maps can be asked for.")
+
+
+class InfoResponse(BaseModel):
+    """Answer of ``/info``; the first fields are those that text-embeddings-inference clients read."""
+
+    model_id: str
+    model_dtype: str
+    model_type: dict[str, dict[str, str]]
+    served_model_name: str
+    max_input_length: int
+    max_batch_tokens: int
+    max_client_batch_size: int
+    auto_truncate: bool
+    version: str
+    threads: int
+    max_text_characters: int
+    max_body_bytes: int
+    max_attention_values_list: int
+    max_attention_values_binary: int
+    models: list[ServedModelInfo]

@@ -1,0 +1,96 @@
+"""Runs the app under uvicorn, with our own answer to signals.
+
+uvicorn closes its listeners first and raises the signal again once it has stopped. Behind a load balancer the order
+must be another: say "not ready", go on serving for a while, then stop accepting, then drain, and exit 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from app.state import ServerState
+
+log = logging.getLogger("eyeline")
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that stops in the order that load balancers need.
+
+    Parameters
+    ----------
+    config : uvicorn.Config
+    state : ServerState
+        Its ``is_draining`` is set at the first signal.
+    drain_delay_seconds : float
+        Between "not ready" and the closing of the listeners.
+    """
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, drain_delay_seconds: float) -> None:
+        super().__init__(config)
+        self._state = state
+        self._drain_delay_seconds = drain_delay_seconds
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Replace uvicorn's signal handling: nothing is raised again, so that a clean stop exits 0."""
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self._stop, number)
+        try:
+            yield
+        finally:
+            for number in STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _stop(self, number: signal.Signals) -> None:
+        """Begin to stop at the first signal; at the second, stop at once."""
+        if self._state.is_draining:
+            log.warning("second signal: stopping at once", extra={"signal": number.name})
+            self.force_exit = True
+            self.should_exit = True
+            return
+        log.info("stopping", extra={"signal": number.name, "drain_delay_seconds": self._drain_delay_seconds})
+        self._state.begin_draining()
+        asyncio.get_running_loop().call_later(self._drain_delay_seconds, setattr, self, "should_exit", True)
+
+
+def serve(
+    app: FastAPI,
+    *,
+    host: str,
+    port: int,
+    drain_delay_seconds: float,
+    shutdown_grace_seconds: float,
+) -> int:
+    """Serve until a signal comes.
+
+    Returns
+    -------
+    int
+        Exit code: 0 after a clean stop; 1 if the server did not start, or was stopped by a second signal.
+    """
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=max(1, round(shutdown_grace_seconds)),
+    )
+    server = Server(config, app.state.server, drain_delay_seconds)
+    try:
+        server.run()
+    except SystemExit as error:  # uvicorn ends the process itself when the port is taken
+        return 1 if error.code else 0
+    return 0 if server.started and not server.force_exit else 1

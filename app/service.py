@@ -1,0 +1,308 @@
+"""The flow of one request: texts in, rows out. Read :meth:`Service.encode` from top to bottom.
+
+Each step it names is one file: ``model/tokenizer.py`` makes ids, ``app/batcher.py`` waits for a place in a batch,
+``model/embedder.py`` runs it, ``app/answers.py`` writes what comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.batcher import Batcher
+from app.errors import AttentionTooLargeError, InvalidRequestError, TooManyTextsError, UnknownModelError
+from app.metrics import ModelMetrics
+from app.schemas.encode import (
+    AttentionOptions,
+    EncodeRequest,
+    SimilarityRequest,
+    TextOptions,
+    TokenizeRequest,
+)
+from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
+from model.embedder import Embedder
+from model.errors import TextTooLongError
+from model.tokenizer import Text
+
+INLINE_CHARACTERS = 4_000
+"""Up to so many characters are tokenized on the event loop (a few hundred microseconds); more go to a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request may hold.
+
+    Attributes
+    ----------
+    max_texts, max_text_characters : int
+    max_attention_values_list, max_attention_values_binary : int
+        Attention weights in one answer, as JSON lists and in any other form.
+    """
+
+    max_texts: int
+    max_text_characters: int
+    max_attention_values_list: int
+    max_attention_values_binary: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model, its queue and its metrics, under the name that callers use."""
+
+    name: str
+    embedder: Embedder
+    batcher: Batcher
+    metrics: ModelMetrics
+    batch_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where a request's time went, in seconds.
+
+    For a request of several texts, ``queue`` and ``inference`` are those of the text that took longest.
+    """
+
+    tokenize: float
+    queue: float = 0.0
+    inference: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What the encoder found for one request, before it is written down.
+
+    Attributes
+    ----------
+    model : ServedModel
+    inputs : list of EncodeInput
+    embeddings : array, shape (texts, dimensions), float32
+    rows : list of Row
+    selection : AttentionSelection or None
+    timings : Timings
+    """
+
+    model: ServedModel
+    inputs: list[EncodeInput]
+    embeddings: FloatArray
+    rows: list[Row]
+    selection: AttentionSelection | None
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """Texts as the model reads them."""
+
+    model: ServedModel
+    inputs: list[EncodeInput]
+    timings: Timings
+
+
+class Service:
+    """Serves requests with the models it is given.
+
+    Parameters
+    ----------
+    models : sequence of ServedModel
+        The first is the default.
+    limits : Limits
+    timeout_seconds : float or None
+        After so long a request's waiting texts are dropped.
+    clock : callable
+        Seconds, monotonic; the batchers' own clock.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        limits: Limits,
+        timeout_seconds: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.models = {model.name: model for model in models}
+        self.limits = limits
+        self._default = models[0]
+        self._timeout_seconds = timeout_seconds
+        self._clock = clock
+
+    async def encode(self, request: EncodeRequest, *, binary: bool, route: str) -> Encoded:
+        """Encode the texts of a request.
+
+        Parameters
+        ----------
+        request : EncodeRequest
+        binary : bool
+            Whether maps leave as bytes, which may be more than JSON lists may.
+        route : str
+            Template, for the metrics.
+
+        Raises
+        ------
+        ServiceError, InputError
+            See ``app/errors.py``.
+        """
+        model = self.find_model(request.model)
+        texts: Sequence[Text] = [request.texts] if isinstance(request.texts, str) else request.texts
+        dimensions = model.embedder.check_dimensions(request.dimensions)
+        asked = _asked_items(request.attention, len(texts))
+        selection = _selection(model, request.attention)
+        inputs, tokenize_seconds = await self._tokenize(model, texts, request, details=selection is not None)
+        if selection is not None and request.attention is not None:
+            as_list = request.attention.encoding == "list" and not binary
+            self._check_attention(selection, [inputs[index] for index in asked], as_list=as_list)
+        specs = [
+            OutputSpec(
+                normalize=request.normalize,
+                dimensions=dimensions,
+                attention=selection if index in asked else None,
+            )
+            for index in range(len(inputs))
+        ]
+        rows, timings = await self._run(model, inputs, specs, tokenize_seconds, route)
+        embeddings = np.stack([row.embedding for row in rows if row.embedding is not None])
+        return Encoded(model, inputs, embeddings, rows, selection, timings)
+
+    async def similarity(self, request: SimilarityRequest, *, route: str) -> Encoded:
+        """Encode the texts of a comparison; those of pairs one after the other, a1, b1, a2, b2, ..."""
+        model = self.find_model(request.model)
+        texts = request.texts or [text for pair in request.pairs or () for text in pair]
+        dimensions = model.embedder.check_dimensions(request.dimensions)
+        inputs, tokenize_seconds = await self._tokenize(model, texts, request, details=False)
+        specs = [OutputSpec(dimensions=dimensions)] * len(inputs)
+        rows, timings = await self._run(model, inputs, specs, tokenize_seconds, route)
+        embeddings = np.stack([row.embedding for row in rows if row.embedding is not None])
+        return Encoded(model, inputs, embeddings, rows, None, timings)
+
+    async def tokenize(self, request: TokenizeRequest) -> Tokenized:
+        """Tokenize the texts of a request."""
+        model = self.find_model(request.model)
+        texts: Sequence[Text] = [request.texts] if isinstance(request.texts, str) else request.texts
+        inputs, seconds = await self._tokenize(model, texts, request, details=True)
+        return Tokenized(model, inputs, Timings(seconds))
+
+    def find_model(self, name: str | None) -> ServedModel:
+        """Return the model of that name, or the default.
+
+        Raises
+        ------
+        UnknownModelError
+        """
+        if name is None:
+            return self._default
+        if name not in self.models:
+            raise UnknownModelError(f"no such model is served; served are {', '.join(self.models)}", param="model")
+        return self.models[name]
+
+    async def _tokenize(
+        self, model: ServedModel, texts: Sequence[Text], options: TextOptions, *, details: bool
+    ) -> tuple[list[EncodeInput], float]:
+        """Turn texts into ids, off the event loop when they are long; returns the seconds it took as well."""
+        self._check_texts(texts)
+        tokenizer = model.embedder.tokenizer
+        prompt = tokenizer.prompt(options.prompt_name, options.prompt)
+        started = self._clock()
+
+        def encode() -> list[EncodeInput]:
+            return tokenizer.encode(texts, prompt=prompt, truncate=options.truncate, details=details)
+
+        characters = sum(map(_num_characters, texts)) + len(prompt) * len(texts)
+        inputs = encode() if characters <= INLINE_CHARACTERS else await asyncio.to_thread(encode)
+        return inputs, self._clock() - started
+
+    async def _run(
+        self,
+        model: ServedModel,
+        inputs: list[EncodeInput],
+        specs: list[OutputSpec],
+        tokenize_seconds: float,
+        route: str,
+    ) -> tuple[list[Row], Timings]:
+        """Wait for the rows, and record once what the request was made of."""
+        deadline = None if self._timeout_seconds is None else self._clock() + self._timeout_seconds
+        rows = await model.batcher.submit(inputs, specs, deadline)
+        timings = Timings(
+            tokenize_seconds,
+            max(row.queue_seconds for row in rows),
+            max(row.inference_seconds for row in rows),
+        )
+        model.metrics.record_request(
+            route,
+            num_texts=len(inputs),
+            num_tokens=sum(item.num_tokens for item in inputs),
+            truncated=sum(item.is_truncated for item in inputs),
+            tokenize_seconds=timings.tokenize,
+            queue_seconds=timings.queue,
+            inference_seconds=timings.inference,
+        )
+        values = sum(row.attention.size for row in rows if row.attention is not None)
+        if values:
+            model.metrics.attention_values(values)
+        return rows, timings
+
+    def _check_texts(self, texts: Sequence[Text]) -> None:
+        """Refuse too many texts, and texts of too many characters, before any work is done on them."""
+        if len(texts) > self.limits.max_texts:
+            raise TooManyTextsError(
+                f"a request may hold {self.limits.max_texts} texts, this one holds {len(texts)}",
+                param="texts",
+                limit=self.limits.max_texts,
+                actual=len(texts),
+            )
+        for index, text in enumerate(texts):
+            characters = _num_characters(text)
+            if characters > self.limits.max_text_characters:
+                raise TextTooLongError(
+                    f"a text may have {self.limits.max_text_characters} characters, this one has {characters}",
+                    param=f"texts[{index}]",
+                    limit=self.limits.max_text_characters,
+                    actual=characters,
+                )
+
+    def _check_attention(self, selection: AttentionSelection, inputs: Sequence[EncodeInput], *, as_list: bool) -> None:
+        """Refuse more attention weights than an answer may hold, before the forward pass."""
+        limits = self.limits
+        limit = limits.max_attention_values_list if as_list else limits.max_attention_values_binary
+        actual = sum(selection.num_values(item.num_tokens) for item in inputs)
+        if actual <= limit:
+            return
+        ways_out = ["ask for fewer layers, heads or items", "send shorter texts"]
+        if as_list and actual <= limits.max_attention_values_binary:
+            ways_out.insert(0, "set encoding to base64, or Accept: application/vnd.safetensors")
+        raise AttentionTooLargeError(
+            f"the maps asked for have {actual} values, an answer of this form may hold {limit}: {'; '.join(ways_out)}",
+            param="attention",
+            limit=limit,
+            actual=actual,
+        )
+
+
+def _num_characters(text: Text) -> int:
+    """Code points of a text, or of both texts of a pair."""
+    return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
+
+
+def _asked_items(attention: AttentionOptions | None, num_texts: int) -> frozenset[int]:
+    """Return the indices of the texts whose maps are asked for."""
+    if attention is None:
+        return frozenset()
+    if attention.items is None:
+        return frozenset(range(num_texts))
+    for index, item in enumerate(attention.items):
+        if not 0 <= item < num_texts:
+            raise InvalidRequestError(
+                f"the request has {num_texts} texts: valid items are 0 to {num_texts - 1}, not {item}",
+                param=f"attention.items[{index}]",
+                limit=num_texts - 1,
+                actual=item,
+            )
+    return frozenset(attention.items)
+
+
+def _selection(model: ServedModel, attention: AttentionOptions | None) -> AttentionSelection | None:
+    """Resolve the layers and heads asked for."""
+    return None if attention is None else model.embedder.select_attention(attention.layers, attention.heads)

@@ -1,0 +1,66 @@
+"""What one running app holds, and how a route gets at it. Typed, so that no route touches ``app.state`` itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from fastapi import Request
+
+from app.errors import NotReadyError
+from app.metrics import Metrics
+from app.service import Service
+
+
+@dataclass(slots=True)
+class ServerState:
+    """What one running app holds.
+
+    Attributes
+    ----------
+    metrics : Metrics
+    max_body_bytes : int
+    service : Service or None
+        None until the models are warm.
+    is_draining : bool
+        Set when the server begins to stop; readiness is off from then on.
+    """
+
+    metrics: Metrics
+    max_body_bytes: int
+    service: Service | None = None
+    is_draining: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request that comes now will be served."""
+        return self.service is not None and not self.is_draining
+
+    def begin_draining(self) -> None:
+        """Say "not ready" from now on; requests that come all the same are still served."""
+        self.is_draining = True
+        self.metrics.set_ready(ready=False)
+
+
+def state_of(request: Request) -> ServerState:
+    """Return the state of the app that serves ``request``."""
+    return cast(ServerState, request.app.state.server)
+
+
+def service_of(request: Request) -> Service:
+    """Return the service.
+
+    Raises
+    ------
+    NotReadyError
+        If the models are not loaded.
+    """
+    service = state_of(request).service
+    if service is None:
+        raise NotReadyError("the model is being loaded", retry_after_seconds=1)
+    return service
+
+
+def max_body_bytes(request: Request) -> int:
+    """Return the largest body that is read."""
+    return state_of(request).max_body_bytes
