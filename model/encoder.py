@@ -193,7 +193,8 @@ class EncoderLayer(nn.Module):
             return context
 
         x = self.sublayers[0](x, attention)
-        return self.sublayers[1](x, self.feed_forward), maps
+        x = self.sublayers[1](x, self.feed_forward)
+        return x, maps
 
 
 @dataclass(frozen=True, slots=True)

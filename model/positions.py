@@ -115,7 +115,7 @@ def rotate(heads: Tensor, cosine: Tensor, sine: Tensor, *, interleaved: bool) ->
 
 
 def relative_buckets(length: int, num_buckets: int, max_distance: int, device: torch.device | None = None) -> Tensor:
-    """Number the bucket of every (query, key) distance, both directions.
+    """Sort every (query, key) distance into a bucket.
 
     Half of the buckets are for keys after the query, half for keys before it; within a half, distances up to a
     quarter of ``num_buckets`` have a bucket each, larger ones share buckets that widen logarithmically up to

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModel
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb, create_sinusoidal_positions
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
@@ -117,6 +118,46 @@ def test_modernbert_older_config(tmp_path: Path) -> None:
     edit_json(tmp_path / "config.json", to_older_modernbert)
     assert "layer_types" not in json.loads((tmp_path / "config.json").read_text())
     assert_agrees(family, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out"),
+    [
+        ("bert", ("type_vocab_size", "layer_norm_eps")),
+        ("roberta-two-types", ("type_vocab_size", "layer_norm_eps")),
+        ("xlm-roberta", ("pad_token_id",)),
+        ("mpnet", ("relative_attention_num_buckets", "layer_norm_eps", "pad_token_id")),
+        ("nomic", ("rope_parameters", "layer_norm_eps", "type_vocab_size", "head_dim")),
+        ("nomic", ("hidden_act",)),
+        (
+            "modernbert",
+            (
+                "layer_types",
+                "rope_parameters",
+                "norm_eps",
+                "norm_bias",
+                "attention_bias",
+                "mlp_bias",
+                "hidden_activation",
+            ),
+        ),
+    ],
+)
+def test_left_out_fields(name: str, left_out: tuple[str, ...], tmp_path: Path) -> None:
+    """A field that config.json leaves out has the default it has in transformers."""
+    family = BY_NAME[name]
+    save(family.build(), tmp_path, family.specials)
+
+    def leave_out(raw: dict[str, Any]) -> None:
+        for field in left_out:
+            del raw[field]
+
+    edit_json(tmp_path / "config.json", leave_out)
+    built = AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    inputs = random_inputs(family, seed=7)
+    rows = run(Embedder.load(tmp_path, dtype="float32"), inputs, built.config)
+    for row, answer in zip(rows, reference(built, family, inputs), strict=True):
+        assert_same(row, answer)
 
 
 def test_modernbert_windows_matter() -> None:
