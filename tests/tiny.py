@@ -123,7 +123,7 @@ def make_bert_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, NDA
 
 
 def make_wordpiece_tokenizer() -> Tokenizer:
-    """Build BERT's kind of tokenizer over :data:`VOCABULARY`, padding and truncation set as published files have them."""
+    """Build BERT's kind of tokenizer over :data:`VOCABULARY`, with padding and truncation, as published files have."""
     ids = {word: index for index, word in enumerate(VOCABULARY)}
     tokenizer = Tokenizer(models.WordPiece(vocab=ids, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
