@@ -33,7 +33,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -267,7 +267,10 @@ def problem(error: Exception) -> Problem:
     raise TypeError(f"{type(error).__name__} is in the table, but is of neither tree")
 
 
-def install_handlers(app: FastAPI, on_error: Callable[[str], None]) -> None:
+ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
+
+
+def install_handlers(app: FastAPI, on_error: Callable[[str], None]) -> ErrorHandler:
     """Make every error of ``app`` an ``application/problem+json`` answer.
 
     Parameters
@@ -275,6 +278,11 @@ def install_handlers(app: FastAPI, on_error: Callable[[str], None]) -> None:
     app : FastAPI
     on_error : callable
         Called once per error answer with its code; where the errors are counted.
+
+    Returns
+    -------
+    callable
+        What makes an answer of an error, for middleware, whose own errors pass no handler.
     """
 
     async def answer(request: Request, error: Exception) -> Response:
@@ -289,6 +297,7 @@ def install_handlers(app: FastAPI, on_error: Callable[[str], None]) -> None:
 
     for error_class in (ServiceError, InputError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(error_class, answer)
+    return answer
 
 
 def from_validation(errors: ValidationError | Sequence[Mapping[str, Any]]) -> InvalidRequestError:

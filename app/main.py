@@ -104,9 +104,9 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
     app.state.server = state
     app.include_router(encode.router)
     app.include_router(health.router)
-    install_handlers(app, metrics.error)
+    answer = install_handlers(app, metrics.error)
     install_client_gone(app)
-    app.add_middleware(RequestRecord, metrics=metrics)
+    app.add_middleware(RequestRecord, metrics=metrics, answer=answer)
     describe(app)
     return app
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.errors import ErrorHandler
 from app.log import accept_request_id, log_request, request_id_var
 from app.metrics import Metrics
 from app.requests import CLIENT_GONE
@@ -23,11 +25,14 @@ class RequestRecord:
     ----------
     app : ASGIApp
     metrics : Metrics
+    answer : ErrorHandler
+        Makes the answer of an error that nothing inside has answered.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, answer: ErrorHandler) -> None:
         self._app = app
         self._metrics = metrics
+        self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection event; anything but HTTP passes untouched."""
@@ -49,6 +54,12 @@ class RequestRecord:
         self._metrics.request_started()
         try:
             await self._app(scope, receive, send_with_id)
+        except Exception as error:
+            # A bug. Answered here, as Starlette would only do it outside of this: without an id, and uncounted.
+            if status != CLIENT_GONE:
+                raise  # the answer has begun, a second one cannot follow
+            response = await self._answer(Request(scope), error)
+            await response(scope, receive, send_with_id)
         finally:
             seconds = time.perf_counter() - started
             route = getattr(scope.get("route"), "path", None)
