@@ -30,7 +30,7 @@ async def read_body(request: Request, schema: type[BodyT], max_bytes: int) -> Bo
     Raises
     ------
     UnsupportedMediaTypeError
-        If the content type is not JSON.
+        If the content type is not JSON, or the body is compressed.
     BodyTooLargeError
         As soon as more than ``max_bytes`` are announced or have come.
     MalformedBodyError
@@ -45,6 +45,8 @@ async def read_body(request: Request, schema: type[BodyT], max_bytes: int) -> Bo
         media_type.startswith("application/") and media_type.endswith("+json")
     ):
         raise UnsupportedMediaTypeError("the body must be sent as Content-Type: application/json")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise UnsupportedMediaTypeError("the body must be sent as it is, without Content-Encoding")
     body = await _read_bytes(request, max_bytes)
     try:
         return schema.model_validate_json(body)

@@ -10,6 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+MAX_PROMPT_CHARACTERS = 4_096
+"""It is put before every text of a request, so that a long one would make a small body a huge amount of work."""
+
 Text = Annotated[str, Field(description="A text. An empty one is a text too.")]
 Pair = Annotated[tuple[str, str], Field(description="A pair of texts, encoded together as `[a, b]`.")]
 
@@ -26,7 +29,9 @@ class TextOptions(Body):
     model: str | None = Field(None, description="Which served model; null = the first one.")
     truncate: bool = Field(True, description="Cut what is over the model's maximum; false answers 413 instead.")
     prompt_name: str | None = Field(None, description="A prompt of the model folder, put before each text.")
-    prompt: str | None = Field(None, description="A prompt of your own, put before each text.")
+    prompt: str | None = Field(
+        None, max_length=MAX_PROMPT_CHARACTERS, description="A prompt of your own, put before each text."
+    )
 
 
 class AttentionOptions(Body):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -94,6 +95,15 @@ class Served:
         value = self.state.metrics.registry.get_sample_value(name, {key: str(label) for key, label in labels.items()})
         assert value is not None, f"no series {name} {labels}"
         return value
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the tasks of the event loop run until ``condition`` holds, which no wait for real time is needed for."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise TimeoutError("what was waited for never happened")
 
 
 def make_settings(folder: Path, **changes: Any) -> Settings:
