@@ -21,9 +21,9 @@ GLOBAL, LOCAL = "full_attention", "sliding_attention"
 """The values of ``layer_types``."""
 
 
-def gated_activation(raw: RawConfig, field: str) -> Activation:
+def gated_activation(raw: RawConfig, field: str, default: str) -> Activation:
     """Read the activation of a gated feed-forward, refusing one that is not built here."""
-    name = raw.get(field, "gelu")
+    name = raw.get(field, default)
     if name not in GATED:
         raise ValueError(f"{field} {name!r} is not supported, only {sorted(GATED)}")
     return GATED[name]
@@ -94,7 +94,7 @@ def encoder_config(raw: RawConfig) -> EncoderConfig:
         norm="layer",
         norm_placement="pre",
         norm_eps=raw.get("norm_eps", 1e-5),
-        activation=gated_activation(raw, "hidden_activation"),
+        activation=gated_activation(raw, "hidden_activation", "gelu"),
         positions="rotary",
         max_positions=raw["max_position_embeddings"],
         num_token_types=0,

@@ -127,7 +127,7 @@ def transformers_config(raw: RawConfig) -> EncoderConfig:
         norm="layer",
         norm_placement="post",
         norm_eps=raw.get("layer_norm_eps", 1e-12),
-        activation=gated_activation(raw, "hidden_act"),
+        activation=gated_activation(raw, "hidden_act", "silu"),
         positions="rotary",
         max_positions=raw["max_position_embeddings"],
         num_token_types=raw.get("type_vocab_size", 2),

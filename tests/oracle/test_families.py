@@ -12,7 +12,7 @@ import transformers
 from model.contract import EncodeInput
 from model.embedder import Embedder
 from tests.oracle.families import FAMILIES
-from tests.oracle.tiny import Answer, Family, assert_same, random_inputs, reference, run, save
+from tests.oracle.tiny import Answer, Family, assert_same, load, random_inputs, reference, run, save
 
 pytestmark = pytest.mark.oracle
 
@@ -35,7 +35,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     built = family.build()
     folder = save(built, tmp_path_factory.mktemp(family.name), family.specials)
     inputs = random_inputs(family)
-    return Case(family, built.config, Embedder.load(folder, dtype="float32"), inputs, reference(built, family, inputs))
+    return Case(family, built.config, load(folder), inputs, reference(built, family, inputs))
 
 
 def test_alone(case: Case) -> None:
@@ -70,7 +70,7 @@ def test_maps_tell_layers_and_heads_apart(case: Case) -> None:
 def test_head_checkpoint(family: Family, head: str, tmp_path: Path) -> None:
     """A checkpoint of a model with a head loads through its prefix and gives the same hidden states."""
     built = family.build(head)
-    embedder = Embedder.load(save(built, tmp_path, family.specials), dtype="float32")
+    embedder = load(save(built, tmp_path, family.specials))
     inputs = random_inputs(family, seed=4)[:5]
     rows = run(embedder, inputs, built.config)
     for row, answer in zip(rows, reference(built, family, inputs), strict=True):

@@ -22,6 +22,7 @@ from tests.oracle.tiny import (
     WORDS,
     Family,
     assert_same,
+    load,
     make_tokenizer,
     random_inputs,
     reference,
@@ -38,7 +39,7 @@ TENSORS = "model.safetensors"
 def assert_agrees(family: Family, built: PreTrainedModel, folder: Path) -> Embedder:
     """Load the folder and compare one mixed batch with the model that was saved."""
     inputs = random_inputs(family, seed=11)
-    embedder = Embedder.load(folder, dtype="float32")
+    embedder = load(folder)
     for row, answer in zip(run(embedder, inputs, built.config), reference(built, family, inputs), strict=True):
         assert_same(row, answer)
     return embedder
@@ -121,7 +122,7 @@ def assert_same_texts(
     family: Family, built: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerFast, texts: list[Text]
 ) -> None:
     """Encode texts and pairs with both sides' tokenizers and compare the hidden states, text by text."""
-    embedder = Embedder.load(folder, dtype="float32")
+    embedder = load(folder)
     inputs = embedder.tokenizer.encode(texts)
     rows = embedder.run(inputs, [OutputSpec(normalize=False, token_states=True)] * len(texts))
     for text, item, row in zip(texts, inputs, rows, strict=True):
@@ -154,7 +155,7 @@ def test_token_types_a_family_does_not_have(tmp_path: Path) -> None:
     for piece in tokenizer["post_processor"]["pair"][-2:]:
         next(iter(piece.values()))["type_id"] = 1
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert Embedder.load(tmp_path).tokenizer.encode([PAIRS[0]])[0].token_type_ids[-1] == 1
+    assert load(tmp_path).tokenizer.encode([PAIRS[0]])[0].token_type_ids[-1] == 1
     assert_same_texts(family, built, tmp_path, AutoTokenizer.from_pretrained(tmp_path), PAIRS)
 
 
@@ -174,7 +175,7 @@ def test_vocab_txt(lower: bool, tmp_path: Path) -> None:
         json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": lower, "model_max_length": 140})
     )
     theirs = BertTokenizer(vocab=str(tmp_path / "vocab.txt"), do_lower_case=lower)
-    embedder = Embedder.load(tmp_path, dtype="float32", special_tokens="parse")
+    embedder = load(tmp_path, special_tokens="parse")
     for text, item in zip(TEXTS, embedder.tokenizer.encode(TEXTS), strict=True):
         assert item.input_ids == theirs(text)["input_ids"], text
     assert_same_texts(family, built, tmp_path, theirs, ["the cats sat!", ("The CAT", "Café")])
@@ -193,7 +194,7 @@ def test_fixed_padding_and_truncation_of_the_tokenizer_file(tmp_path: Path) -> N
     texts = ["word1 word2", " ".join(WORDS[:40])]
     assert [len(encoding.ids) for encoding in tokenizer.encode_batch(texts)] == [128, 128]
     assert_same_texts(family, built, fixed, AutoTokenizer.from_pretrained(plain), texts)
-    assert [item.num_tokens for item in Embedder.load(fixed).tokenizer.encode(texts)] == [4, 42]
+    assert [item.num_tokens for item in load(fixed).tokenizer.encode(texts)] == [4, 42]
 
 
 def test_lowercase_in_the_tokenizer_file(tmp_path: Path) -> None:
@@ -204,5 +205,5 @@ def test_lowercase_in_the_tokenizer_file(tmp_path: Path) -> None:
     save_tokenizer(make_tokenizer(lowercase=True), tmp_path)
     texts = ["WORD1 Word2", "word1 word2"]
     assert_same_texts(family, built, tmp_path, AutoTokenizer.from_pretrained(tmp_path), texts)
-    first, second = Embedder.load(tmp_path).tokenizer.encode(texts)
+    first, second = load(tmp_path).tokenizer.encode(texts)
     assert first.input_ids == second.input_ids

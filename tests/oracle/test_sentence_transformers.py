@@ -17,9 +17,8 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from model.contract import FloatArray
-from model.embedder import Embedder
 from tests.oracle.families import BY_NAME
-from tests.oracle.tiny import SIZES, TOLERANCE, WORDS, edit_json, save, save_modules, write_json
+from tests.oracle.tiny import SIZES, TOLERANCE, WORDS, edit_json, load, save, save_modules, write_json
 
 pytestmark = pytest.mark.oracle
 
@@ -61,7 +60,7 @@ def assert_same_embeddings(
     """Encode :data:`TEXTS` with both sides and compare; returns ours."""
     prompt = prompt or {}
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, batch_size=3, **prompt)
-    ours = Embedder.load(folder, dtype="float32", special_tokens="parse").encode(TEXTS, normalize=normalize, **prompt)
+    ours = load(folder, special_tokens="parse").encode(TEXTS, normalize=normalize, **prompt)
     np.testing.assert_allclose(ours, theirs, rtol=0.0, atol=TOLERANCE)
     return ours
 
@@ -80,9 +79,7 @@ def test_pooling(bert: Path, folder: Path, tmp_path: Path, mode: str, layout: st
 def test_poolings_differ(bert: Path, tmp_path: Path) -> None:
     """No two ways of pooling give the same embeddings, so the comparison above tells them apart."""
     embeddings = [
-        Embedder.load(save_today(bert, tmp_path / mode, Pooling(SIZES["hidden_size"], mode)), dtype="float32").encode(
-            TEXTS, normalize=False
-        )
+        load(save_today(bert, tmp_path / mode, Pooling(SIZES["hidden_size"], mode))).encode(TEXTS, normalize=False)
         for mode in POOLINGS
     ]
     for index, left in enumerate(embeddings):
@@ -165,7 +162,7 @@ def test_position_limit(folder: Path) -> None:
     edit_json(folder / "tokenizer_config.json", lambda raw: raw.pop("model_max_length", None))
     long = " ".join(WORDS * 2)
     theirs = SentenceTransformer(str(folder), device="cpu").encode([long])
-    ours = Embedder.load(folder, dtype="float32").encode([long], normalize=False)
+    ours = load(folder).encode([long], normalize=False)
     np.testing.assert_allclose(ours, theirs, rtol=0.0, atol=TOLERANCE)
 
 
@@ -174,7 +171,7 @@ def test_do_lower_case(folder: Path, lower: bool) -> None:
     """do_lower_case of sentence_bert_config.json lower-cases before a tokenizer that does not."""
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": 100, "do_lower_case": lower})
     assert_same_embeddings(folder)
-    embedder = Embedder.load(folder, dtype="float32")
+    embedder = load(folder)
     upper, plain = embedder.encode(["WORD5 Word6", "word5 word6"])
     assert np.allclose(upper, plain, atol=TOLERANCE) == lower
 
@@ -184,5 +181,5 @@ def test_special_tokens_in_a_text(folder: Path, special_tokens: Literal["text", 
     """A typed [SEP] is the special token for sentence-transformers and with "parse", and only then."""
     text = "word1 [SEP] word2"
     theirs = SentenceTransformer(str(folder), device="cpu").encode([text])
-    ours = Embedder.load(folder, dtype="float32", special_tokens=special_tokens).encode([text], normalize=False)
+    ours = load(folder, special_tokens=special_tokens).encode([text], normalize=False)
     assert np.allclose(ours, theirs, rtol=0.0, atol=TOLERANCE) == (special_tokens == "parse")

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row
 from model.embedder import Embedder
+from model.tokenizer import SpecialTokens
 
 NUM_WORDS = 90
 WORDS = [f"word{index}" for index in range(NUM_WORDS)]
@@ -206,6 +207,11 @@ def everything(family_config: Any) -> OutputSpec:
     layers, heads = family_config.num_hidden_layers, family_config.num_attention_heads
     selection = AttentionSelection(tuple(range(layers)), tuple(range(heads)))
     return OutputSpec(normalize=False, token_states=True, attention=selection)
+
+
+def load(folder: Path, special_tokens: SpecialTokens = "text") -> Embedder:
+    """Load a folder in float32, with one thread: more of them only wait for each other on models as small as these."""
+    return Embedder.load(folder, dtype="float32", threads=1, special_tokens=special_tokens)
 
 
 def run(embedder: Embedder, inputs: Sequence[EncodeInput], config: Any) -> list[Row]:
