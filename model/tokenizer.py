@@ -242,8 +242,11 @@ def _tables(encoding: tokenizers.Encoding, text: Text, prompt_characters: int) -
         members = [
             index
             for index, sequence in enumerate(encoding.sequence_ids)
+            # tokenizers 0.23 forgets the 0 of a pair's first text, so that it is known by not being the second
+            if not special[index]
+            and (sequence == 1) == (segment == 1)
             # a token that ends inside the prompt is the prompt's; one that bridges the seam counts as the text's
-            if sequence == segment and (not shift or encoding.offsets[index][1] > shift)
+            and (not shift or encoding.offsets[index][1] > shift)
         ]
         offsets = [(max(start - shift, 0), end - shift) for start, end in (encoding.offsets[i] for i in members)]
         spans, word_of = words_of(part, offsets, [encoding.word_ids[i] for i in members])
