@@ -10,7 +10,14 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
-from app.errors import BodyTooLargeError, MalformedBodyError, UnsupportedMediaTypeError, from_validation
+from app.errors import (
+    BodyTooLargeError,
+    InvalidRequestError,
+    MalformedBodyError,
+    ServiceError,
+    UnsupportedMediaTypeError,
+    from_validation,
+)
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
 T = TypeVar("T")
@@ -18,6 +25,10 @@ T = TypeVar("T")
 
 CLIENT_GONE = 499
 """The status that is counted, and reaches nobody, when the caller left first: nginx's number for it."""
+
+
+MAX_FINDINGS = 100
+"""Up to so many faults of a body are looked at to find the one to report: the fields of the largest request, twice."""
 
 
 class ClientGoneError(Exception):
@@ -51,9 +62,17 @@ async def read_body(request: Request, schema: type[BodyT], max_bytes: int) -> Bo
     try:
         return schema.model_validate_json(body)
     except ValidationError as error:
-        if error.errors(include_url=False, include_context=False, include_input=False)[0]["type"] == "json_invalid":
-            raise MalformedBodyError("the body is not valid JSON in UTF-8") from None
-        raise from_validation(error) from None
+        raise _invalid(error) from None
+
+
+def _invalid(error: ValidationError) -> ServiceError:
+    """Tell broken JSON from a wrong value; listing findings is slow, so a flood of them is only counted."""
+    if error.error_count() > MAX_FINDINGS:
+        return InvalidRequestError(f"the body: {error.error_count()} faults, such as unknown fields")
+    findings = error.errors(include_url=False, include_input=False)
+    if findings[0]["type"] == "json_invalid":
+        return MalformedBodyError("the body is not valid JSON in UTF-8")
+    return from_validation(findings)
 
 
 async def _read_bytes(request: Request, max_bytes: int) -> bytes:

@@ -15,6 +15,15 @@ MAX_PROMPT_CHARACTERS = 4_096
 
 Text = Annotated[str, Field(description="A text. An empty one is a text too.")]
 Pair = Annotated[tuple[str, str], Field(description="A pair of texts, encoded together as `[a, b]`.")]
+# fail_fast on every list: a body of a million wrong items would otherwise make a million findings.
+Texts = Annotated[list[Text | Pair], Field(min_length=1, fail_fast=True)]
+
+MAX_INTEGER = 2**31 - 1
+Index = Annotated[int, Field(ge=-MAX_INTEGER - 1, le=MAX_INTEGER, json_schema_extra={"format": "int32"})]
+"""A whole number that every JSON reader can hold, so that an error can name it."""
+Indices = Annotated[list[Index], Field(fail_fast=True)]
+Selection = Annotated[list[Index], Field(min_length=1, fail_fast=True, json_schema_extra={"uniqueItems": True})]
+Dimensions = Annotated[int, Field(ge=1, le=MAX_INTEGER, json_schema_extra={"format": "int32"})]
 
 
 class Body(BaseModel):
@@ -37,9 +46,9 @@ class TextOptions(Body):
 class AttentionOptions(Body):
     """Which attention maps to return, and how."""
 
-    items: list[int] | None = Field(None, description="Which texts, by index; null = all.")
-    layers: Literal["all"] | list[int] = Field([-1], description='Layers, negative from the end, or "all".')
-    heads: Literal["all"] | list[int] = Field("all", description='Heads, negative from the end, or "all".')
+    items: Indices | None = Field(None, description="Which texts, by index; null = all.")
+    layers: Literal["all"] | Selection = Field([-1], description='Layers, negative from the end, or "all".')
+    heads: Literal["all"] | Selection = Field("all", description='Heads, negative from the end, or "all".')
     reduce_heads: None = Field(None, description="Only null: each head by itself.")
     unit: Literal["token"] = Field("token", description="What a row and a column stand for.")
     special: Literal["keep"] = Field("keep", description="Special tokens keep their rows and columns.")
@@ -57,11 +66,9 @@ class AttentionOptions(Body):
 class EncodeRequest(TextOptions):
     """Body of ``POST /encode``."""
 
-    texts: str | Annotated[list[Text | Pair], Field(min_length=1)] = Field(
-        description="One text, or a list of texts and pairs."
-    )
+    texts: str | Texts = Field(description="One text, or a list of texts and pairs.")
     normalize: bool = Field(True, description="Scale each embedding to unit length.")
-    dimensions: int | None = Field(None, ge=1, description="Keep the first so many dimensions; null = all.")
+    dimensions: Dimensions | None = Field(None, description="Keep the first so many dimensions; null = all.")
     encoding_format: Literal["float", "base64"] = Field(
         "float", description="Embeddings as numbers, or as base64 of little-endian float32."
     )
@@ -71,13 +78,22 @@ class EncodeRequest(TextOptions):
 class SimilarityRequest(TextOptions):
     """Body of ``POST /similarity``: either ``texts`` or ``pairs``."""
 
-    texts: Annotated[list[str], Field(min_length=1)] | None = Field(
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["texts"], "properties": {"texts": {"type": "array"}, "pairs": {"type": "null"}}},
+                {"required": ["pairs"], "properties": {"pairs": {"type": "array"}, "texts": {"type": "null"}}},
+            ]
+        }
+    )
+
+    texts: Annotated[list[str], Field(min_length=1, fail_fast=True)] | None = Field(
         None, description="Texts that are each compared with all."
     )
-    pairs: Annotated[list[tuple[str, str]], Field(min_length=1)] | None = Field(
+    pairs: Annotated[list[tuple[str, str]], Field(min_length=1, fail_fast=True)] | None = Field(
         None, description="Texts that are compared two by two."
     )
-    dimensions: int | None = Field(None, ge=1, description="Compare the first so many dimensions; null = all.")
+    dimensions: Dimensions | None = Field(None, description="Compare the first so many dimensions; null = all.")
 
     @model_validator(mode="after")
     def _one_of_two(self) -> SimilarityRequest:
@@ -89,9 +105,7 @@ class SimilarityRequest(TextOptions):
 class TokenizeRequest(TextOptions):
     """Body of ``POST /tokenize``."""
 
-    texts: str | Annotated[list[Text | Pair], Field(min_length=1)] = Field(
-        description="One text, or a list of texts and pairs."
-    )
+    texts: str | Texts = Field(description="One text, or a list of texts and pairs.")
 
 
 class Tokens(BaseModel):
