@@ -246,6 +246,11 @@ class Batcher:
         """Tokens that wait, without the running batch."""
         return self._queue_tokens
 
+    @property
+    def tokens_per_second(self) -> float:
+        """The drain rate as measured so far."""
+        return self._tokens_per_second
+
     async def submit(
         self, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec], deadline: float | None = None
     ) -> list[Row]:

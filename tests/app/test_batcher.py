@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batcher import WINDOW_BUDGETS, Batcher, Cost, QueueLimits, Worker, select_batch
+from app.batcher import RATE_WEIGHT, WINDOW_BUDGETS, Batcher, Cost, QueueLimits, Worker, select_batch
 from app.errors import (
     DeadlineExceededError,
     InferenceError,
@@ -201,17 +203,18 @@ async def test_a_batch_is_cut_by_map_values() -> None:
     assert bench.runner.batch_marks == [[-1], [0, 1], [2]]
 
 
-async def test_a_text_over_the_budget_runs() -> None:
-    """A text larger than a batch's budget runs alone instead of waiting for ever.
+@pytest.mark.parametrize("num_tokens", [LIMITS.batch_tokens + 1, WINDOW_BUDGETS * LIMITS.batch_tokens + 1])
+async def test_a_text_over_the_budget_runs(num_tokens: int) -> None:
+    """A text larger than a batch's budget, or than the whole window, runs alone instead of waiting for ever.
 
     https://github.com/huggingface/text-embeddings-inference/issues/723
     """
     bench = Bench()
     await bench.occupy()
-    task = await bench.call(make_input(1, mark=0), make_input(150, mark=1), make_input(2, mark=2))
+    task = await bench.call(make_input(1, mark=0), make_input(num_tokens, mark=1), make_input(2, mark=2))
     bench.runner.open()
     assert marks(await within(task)) == [0, 1, 2]
-    assert bench.runner.batch_marks == [[-1], [0, 2], [1]]
+    assert [1] in bench.runner.batch_marks
 
 
 async def test_a_late_text_overtakes_within_the_window_only() -> None:
@@ -248,6 +251,27 @@ async def test_no_texts_no_rows() -> None:
     bench = Bench()
     assert await within(bench.batcher.submit([], [])) == []
     assert bench.runner.batches == []
+
+
+async def test_each_text_needs_its_spec() -> None:
+    """Texts and specs of different number are refused, instead of answering fewer rows than texts."""
+    with pytest.raises(ValueError, match="shorter"):
+        await within(Bench().batcher.submit([make_input(1), make_input(1)], [PLAIN]))
+
+
+async def test_nothing_is_kept_of_a_request() -> None:
+    """When its caller has its rows, the batcher lets go of them.
+
+    https://github.com/huggingface/text-embeddings-inference/issues/156
+    """
+    bench = Bench()
+    bench.runner.open()
+    [row] = await within(bench.batcher.submit([make_input(1)], [PLAIN]))
+    kept = weakref.ref(row.embedding)
+    del row
+    await settle()
+    gc.collect()
+    assert kept() is None
 
 
 # ---- admission
@@ -350,6 +374,20 @@ async def test_the_rate_follows_the_batches() -> None:
     await within(waiting)
 
 
+async def test_a_small_batch_hardly_moves_the_rate() -> None:
+    """A lone text of one token, a hundredth of a batch, has a hundredth of a full batch's weight."""
+    bench = Bench()
+
+    def two_seconds(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+        bench.clock.advance(2)
+        return echo_rows(inputs, specs)
+
+    bench.runner.answer = two_seconds
+    bench.runner.open()
+    await within(await bench.call(make_input(1)))
+    assert bench.batcher.tokens_per_second == pytest.approx(10 - RATE_WEIGHT * 0.01 * (10 - 0.5))
+
+
 async def test_a_cost_that_cannot_be_told_is_the_callers_alone() -> None:
     """A failing cost function fails its request and leaves nothing in the queue."""
     bench = Bench()
@@ -399,6 +437,34 @@ async def test_a_caller_that_has_just_left_is_not_run() -> None:
     assert marks(await within(stays)) == [2]
     assert bench.runner.batch_marks == [[2]]
     assert gone.cancelled()
+
+
+async def test_nothing_runs_for_nobody() -> None:
+    """When the only caller has left by the time the batch is cut, the model is not called, and later callers are."""
+    bench = Bench()
+    bench.runner.open()
+    gone = asyncio.create_task(bench.batcher.submit([make_input(5, mark=1)], [PLAIN], bench.clock()))
+    asyncio.get_running_loop().call_soon(gone.cancel)
+    await settle()
+    assert gone.cancelled()
+    assert bench.runner.batches == []
+    assert (bench.observer.num_cancelled, bench.observer.rejections) == (1, [])  # left, not late
+    assert marks(await within(await bench.call(make_input(5, mark=2)))) == [2]
+
+
+async def test_a_caller_that_leaves_half_served() -> None:
+    """Of a request whose first batch has run, only the texts without a row count as cancelled."""
+    bench = Bench()
+    task = await bench.call(make_input(90, mark=1), make_input(90, mark=2), make_input(90, mark=3))
+    await bench.runner.entered()
+    bench.runner.let_one_through()
+    await bench.runner.entered()
+    task.cancel()
+    await settle()
+    assert bench.observer.num_cancelled == 2
+    bench.runner.open()
+    await within(bench.batcher.drain())
+    assert bench.runner.batch_marks == [[1], [2]]
 
 
 async def test_a_caller_that_leaves_while_it_runs() -> None:
@@ -494,8 +560,8 @@ async def test_a_text_alone_is_not_run_twice() -> None:
     assert bench.runner.batch_marks == [[BAD]]
 
 
-async def test_an_input_error_passes_through() -> None:
-    """What the model says about an input reaches its caller unchanged, and nobody else."""
+async def test_an_input_error_passes_through(caplog: pytest.LogCaptureFixture) -> None:
+    """What the model says about an input reaches its caller unchanged, and nobody else, and fills no log."""
     error = TokenIdError("a sentence", param="texts[0]", limit=10, actual=11)
     bench = Bench(GatedRunner(refusing(BAD, error)))
     await bench.occupy()
@@ -506,6 +572,7 @@ async def test_an_input_error_passes_through() -> None:
         await within(bad)
     assert caught.value is error
     assert marks(await within(good)) == [1]
+    assert not caplog.records
 
 
 async def test_stop_iteration_does_not_hang() -> None:
@@ -635,7 +702,12 @@ async def test_one_thread_for_all() -> None:
     Models shared between threads mixed up their tensors: https://github.com/michaelfeil/infinity/issues/163
     """
     worker = Worker("model")
-    names = [await worker.run(lambda: threading.current_thread().name) for _ in range(3)]
+
+    def name_of_thread() -> str:
+        sum(range(10_000))  # long enough for a second thread, were there one, to take the next call
+        return threading.current_thread().name
+
+    names = await asyncio.gather(*(worker.run(name_of_thread) for _ in range(50)))
     assert len(set(names)) == 1
     assert names[0].startswith("model")
     worker.close()

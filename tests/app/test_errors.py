@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 import app.errors
@@ -81,14 +81,14 @@ class Served:
         async def read_body(body: Body) -> None:
             """Take what FastAPI validated."""
 
-    async def request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+    async def request(self, method: str, path: str, *, is_bug: bool = False, **options: Any) -> httpx.Response:
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=not is_bug)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             return await client.request(method, path, **options)
 
-    async def raised(self, error: Exception) -> httpx.Response:
+    async def raised(self, error: Exception, *, is_bug: bool = False) -> httpx.Response:
         self.error = error
-        return await self.request("GET", "/raise")
+        return await self.request("GET", "/raise", is_bug=is_bug)
 
 
 def leaves(base: type[Exception]) -> Iterator[type[Exception]]:
@@ -190,11 +190,18 @@ async def test_wrong_method_keeps_allow() -> None:
     assert response.headers["allow"] == "POST"
 
 
+async def test_a_framework_error_is_not_quoted() -> None:
+    """Of an HTTPException only the status is used: its detail may hold the caller's words."""
+    response = await Served().raised(HTTPException(413, "SECRET"))
+    assert (response.status_code, response.json()["status"]) == (413, 413)
+    assert "SECRET" not in response.text
+
+
 async def test_unexpected_error_is_logged_not_told(caplog: pytest.LogCaptureFixture) -> None:
     """A bug answers 500 internal_error without its message; the log has the traceback."""
     served = Served()
     with caplog.at_level(logging.ERROR, logger="eyeline"):
-        response = await served.raised(KeyError("hidden detail"))
+        response = await served.raised(KeyError("hidden detail"), is_bug=True)
     assert response.status_code == 500
     assert response.headers["content-type"] == "application/problem+json"
     assert (response.json()["code"], response.json()["detail"]) == ("internal_error", "an unexpected error")
@@ -324,6 +331,6 @@ def test_the_value_is_never_in_the_message(schema: Any, value: object) -> None:
 
 
 def test_a_list_of_errors_is_taken_too() -> None:
-    """Findings may come as the plain list that FastAPI keeps."""
-    error = from_validation([{"type": "int_type", "loc": ("texts", 3), "msg": "Input should be a valid integer"}])
-    assert error.param == "texts[3]"
+    """Findings may come as the plain list that FastAPI keeps; two branches with one complaint make one."""
+    finding = {"type": "int_type", "loc": ("texts", 3), "msg": "Input should be a valid integer"}
+    assert from_validation([finding, finding]).message == "texts[3]: should be a valid integer"
