@@ -1,0 +1,141 @@
+"""The wire contract of the native API: defaults, strictness, nothing unknown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from app.schemas.encode import (
+    MAX_PROMPT_CHARACTERS,
+    AttentionOptions,
+    EncodeRequest,
+    SimilarityRequest,
+    TokenizeRequest,
+)
+
+REQUESTS: tuple[type[BaseModel], ...] = (EncodeRequest, SimilarityRequest, TokenizeRequest)
+
+DOCUMENTED: dict[str, Any] = {
+    "texts": ["The cat sat.", "A dog barked."],
+    "model": None,
+    "normalize": True,
+    "dimensions": None,
+    "truncate": True,
+    "prompt_name": None,
+    "prompt": None,
+    "encoding_format": "float",
+    "attention": {
+        "items": None,
+        "layers": [-1],
+        "heads": "all",
+        "reduce_heads": None,
+        "unit": "token",
+        "special": "keep",
+        "rollout": None,
+        "top_k": None,
+        "min_weight": 0,
+        "maps": True,
+        "stats": False,
+        "dtype": "float16",
+        "encoding": "list",
+        "digits": 4,
+        "offset_unit": "codepoint",
+    },
+}
+"""The body as the documentation prints it: every field at its default."""
+
+
+def test_the_documented_body_is_the_default() -> None:
+    """Every documented field exists, and leaving it out means what is documented."""
+    whole = EncodeRequest.model_validate_json(json.dumps(DOCUMENTED))
+    short = EncodeRequest.model_validate_json(json.dumps({"texts": DOCUMENTED["texts"], "attention": {}}))
+    assert whole == short
+    assert whole.model_dump() == DOCUMENTED
+    assert set(EncodeRequest.model_fields) == set(DOCUMENTED)
+    assert set(AttentionOptions.model_fields) == set(DOCUMENTED["attention"])
+
+
+def test_no_attention_by_default() -> None:
+    """Maps cost time: they come only where they are asked for."""
+    assert EncodeRequest.model_validate_json('{"texts":"a"}').attention is None
+
+
+@pytest.mark.parametrize("schema", REQUESTS)
+def test_nothing_unknown_is_accepted(schema: type[BaseModel]) -> None:
+    """A misspelt field is an error, not a silent default."""
+    with pytest.raises(ValidationError, match="extra_forbidden"):
+        schema.model_validate_json('{"texts":["a"],"normalise":true}')
+
+
+@pytest.mark.parametrize("schema", REQUESTS)
+@pytest.mark.parametrize("fields", [{"truncate": 1}, {"truncate": "yes"}, {"model": 5}, {"prompt": ["a"]}])
+def test_nothing_is_coerced(schema: type[BaseModel], fields: dict[str, Any]) -> None:
+    """A number is no switch and no name."""
+    with pytest.raises(ValidationError):
+        schema.model_validate_json(json.dumps({"texts": ["a"], **fields}))
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "0.5", "-1", '"0"', "true"])
+def test_min_weight_is_zero_and_nothing_else(value: str) -> None:
+    """A field that is only reserved takes its one value: not even NaN, which compares with nothing, slips through."""
+    with pytest.raises(ValidationError):
+        AttentionOptions.model_validate_json(f'{{"min_weight":{value}}}')
+
+
+@pytest.mark.parametrize("value", ["0", "0.0"])
+def test_zero_is_zero(value: str) -> None:
+    """However it is written."""
+    assert AttentionOptions.model_validate_json(f'{{"min_weight":{value}}}').min_weight == 0
+
+
+@pytest.mark.parametrize(("length", "is_accepted"), [(MAX_PROMPT_CHARACTERS, True), (MAX_PROMPT_CHARACTERS + 1, False)])
+def test_a_prompt_has_a_limit(length: int, is_accepted: bool) -> None:
+    """A prompt stands before every text, so that its length multiplies."""
+    body = json.dumps({"texts": ["a"], "prompt": "p" * length})
+    if is_accepted:
+        assert EncodeRequest.model_validate_json(body).prompt == "p" * length
+    else:
+        with pytest.raises(ValidationError):
+            EncodeRequest.model_validate_json(body)
+
+
+@pytest.mark.parametrize("texts", ['"a"', '["a"]', '[["a","b"]]', '["a",["b","c"],""]', '""'])
+def test_texts_pairs_and_one_text(texts: str) -> None:
+    """One text, texts, pairs, or a mixture; an empty text is a text."""
+    request = EncodeRequest.model_validate_json(f'{{"texts":{texts}}}')
+    assert json.loads(json.dumps(request.texts)) == json.loads(texts)
+
+
+@pytest.mark.parametrize(
+    "texts", ["[]", "null", "5", "{}", '[["a"]]', '[["a","b","c"]]', "[[]]", "[null]", '[["a",1]]']
+)
+def test_what_is_no_text(texts: str) -> None:
+    """No texts at all, numbers, and pairs of another size are refused."""
+    with pytest.raises(ValidationError):
+        EncodeRequest.model_validate_json(f'{{"texts":{texts}}}')
+
+
+@given(st.booleans(), st.booleans())
+def test_either_texts_or_pairs(has_texts: bool, has_pairs: bool) -> None:
+    """Exactly one of the two."""
+    body = {
+        "texts": ["a"] if has_texts else None,
+        "pairs": [["a", "b"]] if has_pairs else None,
+    }
+    if has_texts != has_pairs:
+        SimilarityRequest.model_validate_json(json.dumps(body))
+    else:
+        with pytest.raises(ValidationError, match="either texts or pairs"):
+            SimilarityRequest.model_validate_json(json.dumps(body))
+
+
+def test_requests_cannot_be_changed() -> None:
+    """What was validated stays as it was."""
+    request = EncodeRequest.model_validate_json('{"texts":"a"}')
+    with pytest.raises(ValidationError, match="frozen"):
+        request.normalize = False  # type: ignore[misc]

@@ -1,0 +1,25 @@
+"""The wire contract of /health and /info. What they hold: tests/app/routes/test_health.py."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from app.schemas.info import Health, InfoResponse
+
+TEI_FIELDS = ("model_id", "model_dtype", "model_type", "max_input_length", "max_batch_tokens", "max_client_batch_size")
+
+
+def test_health_knows_four_words() -> None:
+    """The states a probe can see, and no others."""
+    assert get_args(Health.model_fields["status"].annotation) == ("ready", "live", "loading", "draining")
+    with pytest.raises(ValidationError):
+        Health(status="fine")  # type: ignore[arg-type]
+
+
+def test_info_has_what_tei_clients_read() -> None:
+    """None of those fields is optional, so that such a client never meets a hole."""
+    for name in TEI_FIELDS:
+        assert InfoResponse.model_fields[name].is_required()

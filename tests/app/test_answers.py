@@ -1,0 +1,125 @@
+"""Which form an answer takes, and how numbers are written. Whole answers: tests/app/routes/test_encode.py."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from types import SimpleNamespace
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.answers import CONTENT_TYPES, MEDIA_TYPES, negotiate, num_values, round_significant, write_similarity
+from app.errors import NotAcceptableError
+from app.service import Encoded, Timings
+from model.contract import EncodeInput, Row
+
+SAFETENSORS, NPZ = "application/vnd.safetensors", "application/x-npz"
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        (None, "json"),
+        ("", "json"),
+        ("*/*", "json"),
+        ("application/*", "json"),
+        ("application/json", "json"),
+        ("Application/JSON; charset=utf-8", "json"),
+        ("application/octet-stream", "safetensors"),
+        (SAFETENSORS, "safetensors"),
+        (NPZ, "npz"),
+        (f"{NPZ}, application/json", "npz"),
+        (f"application/json, {NPZ}", "json"),
+        (f"{NPZ};q=0.2, application/json;q=0.5", "json"),
+        (f"{NPZ};q=0.5,application/json;q=0.2", "npz"),
+        (f"{NPZ} ; q=0.5 , application/json ; Q=0.6", "json"),
+        (f"{NPZ};v=1;q=0.1, */*;q=0.3", "json"),
+        (f"{NPZ};q=0, {SAFETENSORS};q=0.001", "safetensors"),
+        (f"{NPZ};q=high, {SAFETENSORS}", "safetensors"),
+        ("text/html, application/xhtml+xml, */*;q=0.8", "json"),
+        (f"text/html, {NPZ};q=0.1", "npz"),
+    ],
+)
+def test_the_form_with_the_highest_quality(accept: str | None, form: str) -> None:
+    """Of the forms we write, the caller's favourite; the first named among equals; JSON when it does not care."""
+    assert negotiate(accept) == form
+
+
+@pytest.mark.parametrize(
+    "accept",
+    ["text/html", "application/xml, text/*", "application/json;q=0", f"{NPZ};q=0.0", "json", ";", f"{NPZ};q=nan"],
+)
+def test_no_form_that_we_write(accept: str) -> None:
+    """A header that names none of them, or only with quality 0, is refused with what there is, and not repeated."""
+    with pytest.raises(NotAcceptableError) as refused:
+        negotiate(accept)
+    for content_type in CONTENT_TYPES.values():
+        assert content_type in refused.value.message
+
+
+def test_every_form_can_be_asked_for_by_its_own_name() -> None:
+    """The content type of an answer, sent as Accept, gives that very answer."""
+    assert set(MEDIA_TYPES.values()) == set(CONTENT_TYPES)
+    for form, content_type in CONTENT_TYPES.items():
+        assert negotiate(content_type) == form
+
+
+WEIGHTS = st.floats(min_value=0, max_value=1, width=32, allow_subnormal=False)
+
+
+@given(st.lists(WEIGHTS, min_size=1, max_size=20), st.integers(1, 9))
+def test_rounding_is_decimal_rounding(values: list[float], digits: int) -> None:
+    """Every weight becomes a float32 nearest to a decimal of so many digits, no further away than half of its last."""
+    rounded = round_significant(np.array(values, dtype=np.float32), digits)
+    assert rounded.dtype == np.float32
+    for value, result in zip(values, rounded, strict=True):
+        assert np.float32(f"{result:.{digits - 1}e}") == result
+        half_a_step = Decimal(5).scaleb(Decimal(value).adjusted() - digits) if value else Decimal(0)
+        float_rounding = Decimal(value) * Decimal(2) ** -23
+        assert abs(Decimal(float(result)) - Decimal(value)) <= half_a_step + float_rounding
+
+
+@given(WEIGHTS, st.integers(1, 6))
+def test_json_shows_no_more_digits(value: float, digits: int) -> None:
+    """What orjson writes of a rounded weight has at most the digits asked."""
+    text = orjson.dumps(round_significant(np.array([value], np.float32), digits), option=orjson.OPT_SERIALIZE_NUMPY)
+    mantissa = text.decode().strip("[]").lower().partition("e")[0].replace(".", "").lstrip("0").rstrip("0")
+    assert len(mantissa) <= digits
+
+
+def test_zero_stays_zero() -> None:
+    """A weight that underflowed has no magnitude to round to, and no warning comes of it."""
+    values = np.array([0.0, 1.0, 1e-38, 0.33333334], dtype=np.float32)
+    np.testing.assert_array_equal(round_significant(values, 2), np.array([0, 1, 1e-38, 0.33], dtype=np.float32))
+
+
+def test_rows_of_any_length_still_sum_to_one() -> None:
+    """Four significant digits keep the sum of a long row within 1e-4, where four decimals would lose it whole."""
+    row = np.full((1, 512), 1 / 512, dtype=np.float32)
+    assert round_significant(row, 4).sum() == pytest.approx(1, abs=1e-4)
+    assert np.round(row, 2).sum() == 0
+
+
+def encoded(embeddings: np.ndarray, rows: list[Row]) -> Encoded:
+    """An answer of one token a text, by a model of which only the name is looked at."""
+    inputs = [EncodeInput([1], [0], 1) for _ in embeddings]
+    return Encoded(SimpleNamespace(name="m"), inputs, embeddings, rows, None, Timings(0.0))  # type: ignore[arg-type]
+
+
+def test_cosines_never_leave_their_range() -> None:
+    """Rounding may make a product of unit vectors larger than 1: it is cut off, or acos would fail at the caller's."""
+    vector = np.array([0.6, 0.8000001], dtype=np.float32)
+    vectors = np.stack([vector, vector, -vector])
+    body = orjson.loads(write_similarity(encoded(vectors, []), is_pairs=False))
+    assert float(vector @ vector) > 1
+    assert body["similarities"][0][:2] == [1.0, 1.0]
+    assert body["similarities"][0][2] == -1.0
+
+
+def test_cost_of_writing_counts_every_number() -> None:
+    """Embeddings and maps add up; a text without maps adds none."""
+    rows = [Row(attention=np.zeros((1, 2, 3, 3), np.float32)), Row()]
+    assert num_values(encoded(np.zeros((2, 4), np.float32), rows)) == 8 + 18
