@@ -1,0 +1,130 @@
+"""Claims about packing and grouping."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.batch import (
+    MAX_GROUP_PADDING,
+    cut_by_tokens,
+    group_bounds,
+    pack,
+    padding_ratio,
+)
+from model.contract import EncodeInput
+
+lengths_of_texts = st.lists(st.integers(1, 300), min_size=1, max_size=40)
+
+
+def make_inputs(lengths: list[int]) -> list[EncodeInput]:
+    """Texts whose ids tell text and place: 1000 x text + place."""
+    return [
+        EncodeInput([1000 * text + place for place in range(length)], [text % 2] * length, length)
+        for text, length in enumerate(lengths)
+    ]
+
+
+@given(lengths_of_texts)
+def test_a_pack_holds_every_token_once_and_knows_where(lengths: list[int]) -> None:
+    """Texts stand shortest first, whole, with their own types and positions, where ``starts`` and ``order`` say."""
+    batch = pack(make_inputs(lengths))
+    assert sorted(batch.order) == list(range(len(lengths)))
+    assert list(batch.lengths) == sorted(lengths)
+    assert len(batch.input_ids) == len(batch.token_type_ids) == len(batch.positions) == sum(lengths)
+    for text, start, length in zip(batch.order, batch.starts, batch.lengths, strict=True):
+        assert length == lengths[text]
+        here = slice(start, start + length)
+        assert batch.input_ids[here].tolist() == [1000 * text + place for place in range(length)]
+        assert batch.token_type_ids[here].tolist() == [text % 2] * length
+        assert batch.positions[here].tolist() == list(range(length))
+
+
+def test_texts_of_one_length_keep_their_order() -> None:
+    """Packing is stable, so that a batch is the same every time."""
+    assert pack(make_inputs([5, 3, 5, 3, 5])).order == (1, 3, 0, 2, 4)
+
+
+@given(lengths_of_texts, st.floats(0, 0.9))
+def test_groups_cover_every_text_once_and_keep_the_bound(lengths: list[int], bound: float) -> None:
+    """Runs follow each other without gap or overlap; none is padded beyond the bound."""
+    ordered = sorted(lengths)
+    expected_first = 0
+    for first, stop in group_bounds(ordered, bound):
+        assert first == expected_first
+        assert stop > first
+        slots = (stop - first) * ordered[stop - 1]
+        assert slots - sum(ordered[first:stop]) <= bound * slots + 1e-9
+        expected_first = stop
+    assert expected_first == len(ordered)
+
+
+@given(lengths_of_texts)
+def test_no_padding_allowed_means_one_group_a_length(lengths: list[int]) -> None:
+    """With a bound of 0 each distinct length is a group, none is cut in two."""
+    assert len(list(group_bounds(sorted(lengths), 0.0))) == len(set(lengths))
+
+
+def test_like_lengths_share_a_group() -> None:
+    """Groups are as few as the bound allows: it is not a group per length."""
+    assert list(group_bounds([9, 10, 10, 11])) == [(0, 4)]
+    assert list(group_bounds([2, 2, 100])) == [(0, 2), (2, 3)]
+    assert list(group_bounds([])) == []
+
+
+@given(lengths_of_texts)
+def test_pad_and_pack_are_inverse(lengths: list[int]) -> None:
+    """Laid side by side and packed again, every row of every group is where it was; padding is zero."""
+    batch = pack(make_inputs(lengths))
+    packed = torch.arange(1, sum(lengths) + 1, dtype=torch.float32).unsqueeze(1).repeat(1, 2)  # (T, 2)
+    again = []
+    place = 0
+    for group in batch.groups:
+        padded = group.pad(packed)
+        assert padded.shape == (group.num_texts, group.length, 2)
+        for row in padded:
+            length = batch.lengths[place]
+            start = batch.starts[place]
+            torch.testing.assert_close(row[:length], packed[start : start + length], rtol=0, atol=0)
+            assert not row[length:].any()
+            place += 1
+        if group.mask is not None:
+            real = [batch.lengths[place - group.num_texts + text] for text in range(group.num_texts)]
+            assert group.mask.sum(1).tolist() == real
+        else:
+            assert group.stop - group.start == group.num_texts * group.length
+        again.append(group.pack(padded))
+    torch.testing.assert_close(torch.cat(again), packed, rtol=0, atol=0)
+
+
+@given(lengths_of_texts)
+def test_the_padding_ratio_is_the_share_of_empty_slots(lengths: list[int]) -> None:
+    """What is reported is what the batch's own groups have, and stays below the bound."""
+    slots = sum(group.num_texts * group.length for group in pack(make_inputs(lengths)).groups)
+    assert padding_ratio(lengths) == pytest.approx(1 - sum(lengths) / slots)
+    assert 0 <= padding_ratio(lengths) <= MAX_GROUP_PADDING + 1e-9
+
+
+def test_nothing_has_no_padding() -> None:
+    """No texts, no slots, no division by zero; equal texts have no padding either."""
+    assert padding_ratio([]) == 0.0
+    assert padding_ratio([7, 7, 7]) == 0.0
+
+
+@given(st.lists(st.integers(1, 300), max_size=40), st.integers(1, 600))
+def test_batches_cover_every_text_once_within_the_budget(lengths: list[int], budget: int) -> None:
+    """Every text is in one batch; a batch is over the budget only if it is a single text; longest come first."""
+    batches = list(cut_by_tokens(lengths, budget))
+    order = [index for batch in batches for index in batch]
+    assert sorted(order) == list(range(len(lengths)))
+    assert [lengths[index] for index in order] == sorted(lengths, reverse=True)
+    for batch in batches:
+        assert batch
+        assert len(batch) == 1 or sum(lengths[index] for index in batch) <= budget
+
+
+def test_batches_are_filled() -> None:
+    """A batch is closed only when the next text does not fit."""
+    assert [len(batch) for batch in cut_by_tokens([10] * 10, 30)] == [3, 3, 3, 1]
