@@ -23,6 +23,8 @@ Positions = Literal["none", "sinusoidal", "learned", "rotary", "relative"]
 
 GATED_ACTIVATIONS = frozenset({"geglu", "swiglu"})
 
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+
 
 @dataclass(frozen=True, slots=True)
 class RotaryConfig:
@@ -129,6 +131,9 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot be built, fill ``layers``."""
+        for field in _SIZES:
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} {getattr(self, field)} is not a size: it must be at least 1")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
