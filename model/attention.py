@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from model.batch import Group, PackedBatch
 from model.config import EncoderConfig, LayerConfig
+from model.linear import Linear
 from model.masks import text_mask
 from model.positions import rotary_tables, rotate
 
@@ -179,8 +180,8 @@ class MultiHeadAttention(nn.Module):
         self.dropout = config.attention_dropout
         self.interleaved = layer.rotary is not None and layer.rotary.interleaved
         self.attend = attend
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.attention_bias)
-        self.out = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_out_bias)
+        self.qkv = Linear(config.hidden_size, 3 * config.hidden_size, bias=config.attention_bias)
+        self.out = Linear(config.hidden_size, config.hidden_size, bias=config.attention_out_bias)
 
     def forward(
         self, hidden_states: Tensor, batch: PackedBatch, view: LayerView, wanted: Sequence[WantedMaps] = ()

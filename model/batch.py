@@ -15,7 +15,7 @@ from torch import Tensor
 from model.contract import EncodeInput
 from model.masks import padding_mask
 
-MAX_GROUP_PADDING = 0.25
+MAX_GROUP_PADDING = 0.1
 """Share of a group's slots that may be padding before a new group is begun (measured: see docs/decisions.md)."""
 
 
@@ -31,8 +31,11 @@ class Group:
         B and L of the padded form.
     mask : Tensor, shape (B, L), bool, or None
         True where a token is real; None where all texts are of one length and nothing is padded.
-    slots : Tensor, shape (stop - start,), int64, or None
-        Where each token stands in the padded form, counted through (B, L).
+    padded_from : Tensor, shape (B * L,), int64, or None
+        The token of the pack that stands in each slot of the padded form. A padded slot repeats the first token of its
+        own text: whatever is masked must still be finite, and none of a neighbour's.
+    packed_from : Tensor, shape (stop - start,), int64, or None
+        The slot in which each token of the group stands, counted through (B, L).
     """
 
     start: int
@@ -40,20 +43,19 @@ class Group:
     num_texts: int
     length: int
     mask: Tensor | None = None
-    slots: Tensor | None = None
+    padded_from: Tensor | None = None
+    packed_from: Tensor | None = None
 
     def pad(self, packed: Tensor) -> Tensor:
         """Lay the group's rows side by side: (T, ...) -> (B, L, ...). A view where nothing is padded."""
-        rows = packed[self.start : self.stop]
-        if self.slots is not None:
-            padded = rows.new_zeros(self.num_texts * self.length, *rows.shape[1:])
-            rows = padded.index_copy(0, self.slots, rows)
-        return rows.view(self.num_texts, self.length, *rows.shape[1:])
+        source = self.padded_from
+        rows = packed[self.start : self.stop] if source is None else packed.index_select(0, source)
+        return rows.view(self.num_texts, self.length, *packed.shape[1:])
 
     def pack(self, padded: Tensor) -> Tensor:
         """Undo :meth:`pad`: (B, L, ...) -> (stop - start, ...)."""
         rows = padded.flatten(0, 1)
-        return rows if self.slots is None else rows[self.slots]
+        return rows if self.packed_from is None else rows.index_select(0, self.packed_from)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +151,10 @@ def _groups(lengths: Sequence[int], starts: Sequence[int], device: torch.device 
             yield Group(start, stop, num_texts, longest)
         else:
             mask = padding_mask(lengths[first:last], longest, device)  # (B, L)
-            slots = mask.flatten().nonzero().squeeze(1)
-            yield Group(start, stop, num_texts, longest, mask, slots)
+            firsts = torch.tensor(starts[first:last], device=device).unsqueeze(1)  # (B, 1)
+            padded_from = (firsts + torch.arange(longest, device=device) * mask).flatten()
+            packed_from = mask.flatten().nonzero().squeeze(1)
+            yield Group(start, stop, num_texts, longest, mask, padded_from, packed_from)
 
 
 def cut_by_tokens(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

@@ -25,6 +25,7 @@ from model.folder import DenseConfig, ModelFolder, read_json
 from model.formats import Format
 from model.formats.registry import find_format
 from model.heads import Dense
+from model.linear import pack_linear_layers
 
 log = logging.getLogger("eyeline.model")
 
@@ -39,7 +40,7 @@ class LoadedEncoder:
     Attributes
     ----------
     encoder : Encoder
-        In evaluation mode, no gradients.
+        In evaluation mode, no gradients; its linear layers packed where the device has a kernel for that.
     format : Format
     num_parameters : int
     ignored_keys : tuple of str
@@ -80,6 +81,7 @@ def load_encoder(
     encoder.load_state_dict(state, strict=True, assign=True)
     encoder.to(device=device, dtype=dtype)  # buffers: the fixed position table is not in the checkpoint
     encoder.eval().requires_grad_(requires_grad=False)
+    pack_linear_layers(encoder)
     if ignored:
         log.info("%s: %d tensors are known and not used, such as %s", folder.path, len(ignored), ignored[0])
     return LoadedEncoder(encoder, found, sum(tensor.numel() for tensor in state.values()), ignored)

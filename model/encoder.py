@@ -11,22 +11,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from model.attention import Attend, LayerView, MultiHeadAttention, WantedMaps, attend_fused
 from model.batch import PackedBatch
-from model.config import Activation, EncoderConfig, LayerConfig, NormKind
+from model.config import EncoderConfig, LayerConfig, NormKind
 from model.contract import AttentionSelection
+from model.linear import ACTIVATION_FUNCTIONS, Linear
 from model.positions import PositionalEncoding, RelativeBias
-
-ACTIVATION_FUNCTIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "geglu": F.gelu,
-    "swiglu": F.silu,
-}
 
 
 class StdNorm(nn.Module):
@@ -88,7 +79,7 @@ class Embedding(nn.Module):
             make_norm(config.norm, width, config.norm_eps, bias=config.norm_bias) if config.embedding_norm else None
         )
         self.dropout = nn.Dropout(config.dropout)
-        self.projection = nn.Linear(width, config.hidden_size) if width != config.hidden_size else None
+        self.projection = Linear(width, config.hidden_size) if width != config.hidden_size else None
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Embed every token of a batch: -> (T, D)."""
@@ -117,21 +108,22 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.is_gated = config.is_gated
-        self.activation = ACTIVATION_FUNCTIONS[config.activation]
-        expanded = config.intermediate_size * (2 if config.is_gated else 1)
-        self.expand = nn.Linear(config.hidden_size, expanded, bias=config.feed_forward_bias)
-        self.contract = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.feed_forward_bias)
+        self.gate_activation = ACTIVATION_FUNCTIONS[config.activation] if config.is_gated else None
+        self.expand = Linear(
+            config.hidden_size,
+            config.intermediate_size * (2 if config.is_gated else 1),
+            bias=config.feed_forward_bias,
+            activation=None if config.is_gated else config.activation,
+        )
+        self.contract = Linear(config.intermediate_size, config.hidden_size, bias=config.feed_forward_bias)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform every token by itself: (T, D) -> (T, D)."""
         x = self.expand(x)  # (T, F), gated: (T, 2 F)
-        if self.is_gated:
+        if self.gate_activation is not None:
             x, gate = x.chunk(2, dim=-1)  # each (T, F)
-            x = self.activation(x) * gate
-        else:
-            x = self.activation(x)
+            x = self.gate_activation(x) * gate
         contracted: Tensor = self.contract(self.dropout(x))  # (T, D)
         return contracted
 
@@ -189,6 +181,7 @@ class EncoderLayer(nn.Module):
 
         def attention(y: Tensor) -> Tensor:
             nonlocal maps
+            context: Tensor
             context, maps = self.self_attention(y, batch, view, wanted)
             return context
 
