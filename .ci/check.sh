@@ -38,7 +38,7 @@ environments() {
 lint() {
   .venv/bin/ruff format --check "${SOURCES[@]}" &&
     .venv/bin/ruff check "${SOURCES[@]}" &&
-    .venv/bin/lint-imports
+    .venv/bin/lint-imports --no-logo
 }
 
 # A copy of what git would commit, without environments and weights: what a builder of the image has.
