@@ -1,0 +1,144 @@
+"""/openapi.json describes what the server really reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from fastapi.openapi.models import OpenAPI
+
+from tests.app.conftest import Serve, Served
+
+pytestmark = pytest.mark.anyio
+
+BODIES = {"/encode": "EncodeRequest", "/similarity": "SimilarityRequest", "/tokenize": "TokenizeRequest"}
+
+
+@pytest.fixture
+async def schema(server: Served) -> dict[str, Any]:
+    """The schema as clients fetch it."""
+    response = await server.client.get("/openapi.json")
+    assert response.status_code == 200
+    body: dict[str, Any] = response.json()
+    return body
+
+
+def references(node: Any) -> Iterator[str]:
+    """Every ``$ref`` in a schema."""
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        for value in node.values():
+            yield from references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from references(value)
+
+
+def validator(schema: dict[str, Any], name: str) -> Any:
+    """What checks a value against one component."""
+    return jsonschema_rs.Draft202012Validator({"$ref": f"#/components/schemas/{name}", **schema})
+
+
+async def test_it_is_openapi(schema: dict[str, Any]) -> None:
+    """The document is OpenAPI 3.1, and every reference in it leads somewhere."""
+    assert schema["openapi"] == "3.1.0"
+    OpenAPI.model_validate(schema)
+    found = set(references(schema))
+    assert len(found) > 10
+    for reference in found:
+        node: Any = schema
+        for part in reference.removeprefix("#/").split("/"):
+            node = node[part]
+
+
+async def test_every_route_is_there(schema: dict[str, Any]) -> None:
+    """What is served is described, probes included; names of operations are distinct."""
+    assert schema["paths"].keys() == {*BODIES, "/health", "/health/live", "/health/ready", "/metrics", "/info"}
+    names = [operation["operationId"] for path in schema["paths"].values() for operation in path.values()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(("path", "name"), BODIES.items())
+async def test_bodies_are_described(schema: dict[str, Any], path: str, name: str) -> None:
+    """A route that reads its body itself still says what the body is, and that there must be one."""
+    body = schema["paths"][path]["post"]["requestBody"]
+    assert body["required"] is True
+    assert body["content"] == {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    assert schema["components"]["schemas"][name]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_errors_are_described(schema: dict[str, Any], path: str) -> None:
+    """Every status a route can answer is listed, errors as application/problem+json."""
+    responses = schema["paths"][path]["post"]["responses"]
+    assert set(responses) == {"200", "400", "404", "406", "413", "415", "422", "429", "500", "503", "504"}
+    for status, response in responses.items():
+        if status != "200":
+            assert list(response["content"]) == ["application/problem+json"]
+
+
+ACCEPTED: list[tuple[str, dict[str, Any]]] = [
+    ("/encode", {"texts": "a"}),
+    ("/encode", {"texts": ["a", ["b", "c"]], "attention": {"layers": "all"}, "dimensions": 3}),
+    ("/encode", {"texts": ["a"], "attention": {"items": [0], "encoding": "base64"}, "encoding_format": "base64"}),
+    ("/similarity", {"texts": ["a", "b"]}),
+    ("/similarity", {"pairs": [["a", "b"]]}),
+    ("/tokenize", {"texts": ["a", ["b", "c"]]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), ACCEPTED)
+async def test_what_is_accepted_and_answered_fits(
+    server: Served, schema: dict[str, Any], path: str, body: dict[str, Any]
+) -> None:
+    """Bodies that the server takes are valid by the schema, and so are its answers."""
+    response = await server.post(path, body)
+    assert response.status_code == 200
+    validator(schema, BODIES[path]).validate(body)
+    validator(schema, BODIES[path].replace("Request", "Response")).validate(response.json())
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/encode", {}),
+        ("/encode", {"texts": []}),
+        ("/encode", {"texts": [["a"]]}),
+        ("/encode", {"texts": "a", "extra": 1}),
+        ("/encode", {"texts": "a", "dimensions": 0}),
+        ("/encode", {"texts": "a", "attention": {"digits": 10}}),
+        ("/encode", {"texts": "a", "attention": {"min_weight": 1}}),
+        ("/similarity", {"texts": [1]}),
+        ("/tokenize", {"texts": None}),
+    ],
+)
+async def test_what_is_refused_does_not_fit(
+    server: Served, schema: dict[str, Any], path: str, body: dict[str, Any]
+) -> None:
+    """Bodies that the server refuses are invalid by the schema, and the refusal is as described."""
+    response = await server.post(path, body)
+    assert response.status_code == 422
+    assert not validator(schema, BODIES[path]).is_valid(body)
+    validator(schema, "ProblemResponse").validate(response.json())
+
+
+async def test_probes_and_info_fit(server: Served, schema: dict[str, Any]) -> None:
+    """What operators get is described too."""
+    validator(schema, "Health").validate((await server.client.get("/health")).json())
+    validator(schema, "InfoResponse").validate((await server.client.get("/info")).json())
+
+
+async def test_it_is_built_once(server: Served) -> None:
+    """The document does not change while the server runs."""
+    assert server.app.openapi() is server.app.openapi()
+
+
+async def test_it_can_be_switched_off(serve: Serve) -> None:
+    """Without docs there is neither page nor document, and the API is still there."""
+    async with serve(docs=False) as server:
+        for path in ("/docs", "/openapi.json", "/redoc"):
+            assert (await server.client.get(path)).status_code == 404
+        assert (await server.post("/encode", {"texts": "a"})).status_code == 200
