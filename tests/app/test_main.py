@@ -1,0 +1,295 @@
+"""Settings become objects: what is loaded, warmed up, served, drained."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from app.batcher import Cost
+from app.main import (
+    DEFAULT_BATCH_TOKENS,
+    TEXT_ROUTES,
+    UNMEASURED_TOKENS_PER_SECOND,
+    LoadedModel,
+    _is_finite,
+    cost,
+    create_app,
+    load_models,
+    warm_up,
+)
+from app.settings import ModelSpec
+from model.contract import AttentionSelection, EncodeInput, OutputSpec
+from model.embedder import Embedder
+from model.errors import CheckpointError
+from tests.app.conftest import RecordingEmbedder, Serve, Served, load, make_settings, until
+from tests.tiny import make_bert_folder
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def overflowing_folder(tmp_path: Path) -> Path:
+    """A folder whose numbers are all finite, and whose embeddings are not."""
+    folder = make_bert_folder(tmp_path / "overflowing")
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    tensors["encoder.layer.1.output.LayerNorm.bias"][3] = 3e38
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+# ---- loading
+
+
+def test_models_are_loaded_as_the_settings_say(tiny_folder: Path, tmp_path: Path) -> None:
+    """Each named folder becomes a model under its name, in order, with dtype, threads and special tokens as set."""
+    other = make_bert_folder(tmp_path / "other", seed=1)
+    settings = make_settings(
+        tiny_folder,
+        model=(ModelSpec("a", tiny_folder), ModelSpec("b", other)),
+        dtype="bfloat16",
+        special_tokens="parse",
+    )
+    models = load_models(settings)
+    assert [(model.name, model.embedder.info.folder) for model in models] == [("a", tiny_folder), ("b", other)]
+    for model in models:
+        info = model.embedder.info
+        assert (info.dtype, info.device, info.threads, info.special_tokens) == ("bfloat16", "cpu", 1, "parse")
+
+
+def test_a_folder_that_cannot_be_served_stops_the_start(tmp_path: Path) -> None:
+    """The error names the folder."""
+    missing = tmp_path / "missing"
+    with pytest.raises(CheckpointError, match=re.escape(str(missing))):
+        load_models(make_settings(missing))
+
+
+def test_a_batch_must_hold_the_longest_text(tiny_folder: Path) -> None:
+    """A token budget under the model's maximum is refused with both numbers; one of exactly the maximum is fine."""
+    with pytest.raises(ValueError, match=r"31.*tiny.*32"):
+        load_models(make_settings(tiny_folder, batch_tokens=31))
+    assert len(load_models(make_settings(tiny_folder, batch_tokens=32))) == 1
+
+
+async def test_the_default_budget_holds_the_longest_text(serve: Serve, tmp_path: Path) -> None:
+    """Where a model reads more than the default budget, the budget is what it reads."""
+    long = make_bert_folder(tmp_path / "long", max_length=4_000, max_position_embeddings=4_000)
+    async with serve(model=(ModelSpec("long", long),)) as server:
+        assert (await server.client.get("/info")).json()["max_batch_tokens"] == 4_000 > DEFAULT_BATCH_TOKENS["cpu"]
+
+
+def test_what_a_text_costs() -> None:
+    """Its tokens, and the values of its maps where maps are asked for."""
+    text = EncodeInput([1] * 5, [0] * 5, 9)
+    assert cost(text, OutputSpec()) == Cost(5, 0)
+    assert cost(text, OutputSpec(attention=AttentionSelection((0, 1), (0, 1, 2)))) == Cost(5, 2 * 3 * 5 * 5)
+
+
+# ---- warming up
+
+
+def test_warm_up_runs_one_text_and_full_batches(tiny_folder: Path) -> None:
+    """One text, then twice a batch of the whole budget; what comes back is a speed."""
+    embedder = RecordingEmbedder.load(tiny_folder, dtype="float32", device="cpu", threads=1)
+    tokens_per_second = warm_up(embedder, batch_tokens=320)
+    assert [len(batch) for batch in embedder.batches] == [1, 10, 10]
+    assert sum(item.num_tokens for item in embedder.batches[-1]) == 320
+    assert 0 < tokens_per_second < 1e9
+
+
+def test_a_budget_under_one_text_still_warms_up(tiny_folder: Path) -> None:
+    """A batch has at least one text."""
+    embedder = RecordingEmbedder.load(tiny_folder, dtype="float32", device="cpu", threads=1)
+    assert warm_up(embedder, batch_tokens=1) > 0
+
+
+def test_a_model_that_gives_no_numbers_is_refused(overflowing_folder: Path) -> None:
+    """NaN for a plain text means that the folder or the number type is unusable: said at the start, not per request."""
+    embedder = Embedder.load(overflowing_folder, dtype="float32", device="cpu", threads=1)
+    with pytest.raises(CheckpointError, match=r"overflowing.*not finite"):
+        warm_up(embedder, batch_tokens=64)
+
+
+async def test_the_queue_holds_what_the_machine_works_off(serve: Serve) -> None:
+    """Without a setting the capacity is 30 seconds of the measured speed, or of the guess without warm-up."""
+    async with serve() as server:
+        batcher = server.state.service.find_model(None).batcher  # type: ignore[union-attr]
+        assert batcher._limits.max_queue_tokens == 30 * UNMEASURED_TOKENS_PER_SECOND
+    async with serve(warmup=True) as server:
+        assert len(server.embedder.batches) == 3
+        batcher = server.state.service.find_model(None).batcher  # type: ignore[union-attr]
+        assert batcher._limits.max_queue_tokens == pytest.approx(30 * batcher._tokens_per_second, abs=1)
+    async with serve(max_queue_tokens=5_000) as server:
+        batcher = server.state.service.find_model(None).batcher  # type: ignore[union-attr]
+        assert batcher._limits.max_queue_tokens == 5_000
+
+
+# ---- the app
+
+
+async def test_settings_reach_what_they_limit(serve: Serve) -> None:
+    """Each limit of the settings is the one that a request meets."""
+    async with serve(
+        max_texts=2,
+        max_queue_texts=5,
+        max_queue_tokens=50,
+        batch_tokens=40,
+        batch_attention_values=7,
+        max_body_bytes=300,
+        max_text_characters=9,
+        max_attention_values_list=11,
+        max_attention_values_binary=13,
+        request_timeout_seconds=8.0,
+    ) as server:
+        info = (await server.client.get("/info")).json()
+        assert info["max_client_batch_size"] == 2
+        assert info["max_batch_tokens"] == 40
+        assert info["max_body_bytes"] == 300
+        assert info["max_text_characters"] == 9
+        assert (info["max_attention_values_list"], info["max_attention_values_binary"]) == (11, 13)
+        service = server.state.service
+        assert service is not None
+        assert service._timeout_seconds == 8.0
+        limits = service.find_model(None).batcher._limits
+        assert limits.batch_attention_values == 7
+        assert (limits.max_queue_texts, limits.max_queue_tokens) == (5, 50)
+        response = await server.post("/encode", {"texts": "a" * 300})
+        assert (response.status_code, response.json()["limit"]) == (413, 300)
+
+
+async def test_series_stand_at_zero_from_the_start(server: Served) -> None:
+    """Routes that take texts, errors and rejections can be alerted on before the first of them happens."""
+    for route in TEXT_ROUTES:
+        assert server.sample("eyeline_texts_total", model="tiny", route=route) == 0
+        assert server.sample("eyeline_requests_total", route=route, status=500) == 0
+    assert server.sample("eyeline_errors_total", code="queue_full") == 0
+    assert server.sample("eyeline_rejected_total", model="tiny", reason="queue_full") == 0
+    assert server.sample("eyeline_ready") == 1
+
+
+async def test_two_apps_in_one_process(serve: Serve) -> None:
+    """Apps share nothing: not metrics, not readiness, not models."""
+    async with serve() as first, serve() as second:
+        await first.encode("a")
+        second.state.begin_draining()
+        assert first.state.is_ready
+        assert first.sample("eyeline_texts_total", model="tiny", route="/encode") == 1
+        assert second.sample("eyeline_texts_total", model="tiny", route="/encode") == 0
+
+
+async def test_the_documentation_needs_no_network(server: Served) -> None:
+    """Whatever /docs makes a browser load comes from the server itself."""
+    page = (await server.client.get("/docs")).text
+    loaded = re.findall(r"""(?:src|href|url)\s*[=:]\s*["']([^"']+)["']""", page)
+    assert len(loaded) >= 4
+    for address in loaded:
+        assert re.match(r"/[^/]", address), address
+        assert (await server.client.get(address)).status_code == 200
+    assert not re.search(r"https?://", page)
+    style = next(address for address in loaded if address.endswith(".css"))
+    assert not re.search(r"url\(\s*[\"']?https?://|@import", (await server.client.get(style)).text)
+
+
+# ---- draining
+
+
+async def test_the_worker_thread_lives_as_long_as_the_app(serve: Serve) -> None:
+    """One thread runs the model, and ends with the app."""
+
+    def workers() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name.startswith("inference")]
+
+    seen: set[threading.Thread] = set()
+    async with serve() as server:
+        server.embedder.before_run = lambda inputs: seen.add(threading.current_thread())
+        await asyncio.gather(*(server.encode(f"text {number}") for number in range(20)))
+        assert list(seen) == workers()
+    assert workers() == []
+
+
+class Draining:
+    """An app that stops while one text runs and another waits."""
+
+    def __init__(self, tiny_folder: Path, grace: float) -> None:
+        settings = make_settings(tiny_folder, shutdown_grace_seconds=grace)
+        self.models: list[LoadedModel] = load(settings)
+        self.app = create_app(settings, self.models)
+        self.embedder = self.models[0].embedder
+        assert isinstance(self.embedder, RecordingEmbedder)
+        self.lifespan = self.app.router.lifespan_context(self.app)
+        transport = httpx.ASGITransport(self.app)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://eyeline", timeout=10)
+
+    def send(self, text: str) -> asyncio.Task[httpx.Response]:
+        """Encode a text, without waiting for it."""
+        return asyncio.create_task(self.client.post("/encode", json={"texts": text}))
+
+    async def begin(self) -> tuple[asyncio.Task[httpx.Response], asyncio.Task[httpx.Response]]:
+        """Start, and let one text run into the gate, and one wait behind it."""
+        await self.lifespan.__aenter__()
+        self.embedder.gate.clear()
+        running = self.send("running")
+        await asyncio.to_thread(self.embedder.entered.acquire)
+        waiting = self.send("waiting")
+        batcher = self.app.state.server.service.find_model(None).batcher
+        await until(lambda: batcher.queue_texts == 1)
+        return running, waiting
+
+    async def stop(self) -> None:
+        """Stop as the server does."""
+        await self.lifespan.__aexit__(None, None, None)
+
+
+async def test_stopping_answers_whoever_was_admitted(tiny_folder: Path) -> None:
+    """What runs and what waits is answered; what comes later is 503; then the app is gone."""
+    draining = Draining(tiny_folder, grace=10)
+    running, waiting = await draining.begin()
+    stopping = asyncio.create_task(draining.stop())
+    await until(lambda: draining.app.state.server.is_draining)
+    await asyncio.sleep(0)
+    late = await draining.send("late")
+    assert (late.status_code, late.json()["code"]) == (503, "not_ready")
+    assert int(late.headers["retry-after"]) >= 1
+    assert not stopping.done()
+    draining.embedder.gate.set()
+    await stopping
+    assert [(await task).status_code for task in (running, waiting)] == [200, 200]
+    await draining.client.aclose()
+
+
+async def test_the_grace_ends_the_wait(tiny_folder: Path) -> None:
+    """After the grace the app stops without what still waits."""
+    draining = Draining(tiny_folder, grace=0)
+    running, waiting = await draining.begin()
+    # a batch cannot be stopped on its thread: another thread opens the gate while the event loop waits for it
+    threading.Timer(0.05, draining.embedder.gate.set).start()
+    await draining.stop()
+    assert (await running).status_code == 200
+    assert (await waiting).status_code in (500, 503)
+    assert [len(batch) for batch in draining.embedder.batches] == [1]
+    await draining.client.aclose()
+
+
+async def test_the_log_says_what_is_served_and_no_text(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    """Start and stop are logged with the models' names; what callers send is logged at no level."""
+    with caplog.at_level(logging.DEBUG):
+        async with serve(warmup=True) as server:
+            await server.encode("MARKER")
+            await server.post("/encode", {"texts": ["MARKER"], "MARKER": 1})
+    messages = [record.getMessage() for record in caplog.records]
+    assert "ready" in messages
+    assert "stopped" in messages
+    assert "MARKER" not in str([vars(record) for record in caplog.records if record.name != "httpx"])
+
+
+def test_finite_means_finite() -> None:
+    """The sum of an embedding tells NaN and both infinities."""
+    assert _is_finite(float(np.float32(1e30)))
+    assert not any(_is_finite(value) for value in (np.nan, np.inf, -np.inf))
