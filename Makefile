@@ -65,7 +65,7 @@ check-gpu: $(DEV)/.ready weights ## reference tests on a CUDA device
 
 bench: $(ORACLE)/.ready weights ## speed of the library and of the server, next to sentence-transformers
 	@$(ORACLE)/bin/python bench/library.py
-	@bash bench/server.sh
+	@$(ORACLE)/bin/python bench/server.py
 
 image: ## the container image, through docker compose
 	@docker compose build app
