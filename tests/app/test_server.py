@@ -1,0 +1,126 @@
+"""The order in which a server stops, and its exit codes. With a real process: tests/e2e/test_stop.py."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from app.metrics import Metrics
+from app.server import STOP_SIGNALS, Server, serve
+from app.state import ServerState
+from tests.app.conftest import until
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Run on asyncio only."""
+    return "asyncio"
+
+
+def make_app(on_start: Callable[[], Any] = lambda: None) -> FastAPI:
+    """An app without routes that calls ``on_start`` when it begins."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        on_start()
+        yield
+
+    app = FastAPI(lifespan=lifespan)
+    app.state.server = ServerState(Metrics(), 1)
+    return app
+
+
+def make_server(drain_delay_seconds: float) -> tuple[Server, ServerState]:
+    """A server that is not running."""
+    app = make_app()
+    state: ServerState = app.state.server
+    return Server(uvicorn.Config(app), state, drain_delay_seconds), state
+
+
+@pytest.mark.anyio
+async def test_first_not_ready_then_stop_accepting() -> None:
+    """At the first signal readiness is off at once, and the listeners stay open for the delay."""
+    server, state = make_server(drain_delay_seconds=3_600)
+    server._stop(signal.SIGTERM)
+    await asyncio.sleep(0)
+    assert state.is_draining
+    assert not server.should_exit
+    assert not server.force_exit
+
+
+@pytest.mark.anyio
+async def test_without_a_delay_it_stops_at_once() -> None:
+    """A delay of 0 closes the listeners right after."""
+    server, _ = make_server(drain_delay_seconds=0)
+    server._stop(signal.SIGTERM)
+    await until(lambda: server.should_exit)
+    assert not server.force_exit
+
+
+@pytest.mark.anyio
+async def test_a_second_signal_ends_everything() -> None:
+    """Whoever asks twice does not want to wait: no delay, no drain."""
+    server, _ = make_server(drain_delay_seconds=3_600)
+    server._stop(signal.SIGTERM)
+    server._stop(signal.SIGINT)
+    assert server.should_exit
+    assert server.force_exit
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+async def test_signals_are_taken_and_given_back(number: signal.Signals) -> None:
+    """While it runs both signals stop the server and do nothing else; afterwards they are as they were."""
+    before = signal.getsignal(number)
+    server, state = make_server(drain_delay_seconds=0)
+    with server.capture_signals():
+        os.kill(os.getpid(), number)
+        await until(lambda: state.is_draining)
+    assert signal.getsignal(number) == before
+
+
+def run(app: FastAPI, port: int = 0) -> int:
+    """Serve on a loopback port until the app's own signal comes."""
+    return serve(app, host="127.0.0.1", port=port, drain_delay_seconds=0, shutdown_grace_seconds=1)
+
+
+def test_a_clean_stop_is_0() -> None:
+    """One signal: exit code 0, and the signal is not raised again."""
+    app = make_app(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert run(app) == 0
+    assert app.state.server.is_draining
+
+
+def test_a_forced_stop_is_1() -> None:
+    """A second signal: exit code 1."""
+
+    def twice() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(os.kill, os.getpid(), signal.SIGTERM)
+        loop.call_soon(os.kill, os.getpid(), signal.SIGINT)
+
+    assert run(make_app(twice)) == 1
+
+
+def test_a_port_in_use_is_1() -> None:
+    """Uvicorn would end the process itself; here it is an exit code."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert run(make_app(), port=taken.getsockname()[1]) == 1
+
+
+def test_a_failed_start_is_1() -> None:
+    """When warming up fails nothing is served."""
+
+    def fail() -> None:
+        raise RuntimeError("no")
+
+    assert run(make_app(fail)) == 1
