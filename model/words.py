@@ -51,17 +51,20 @@ def words_of(
     list of int
         For each token, the index of its word.
     """
-    runs = [Span(*match.span()) for match in _RUN.finditer(text)]
+    runs = _runs_until(text, max((end for _, end in offsets), default=0))
     spans: list[Span] = []
     words: list[int] = []
     keys: dict[tuple[int, int | None], int] = {}
     run_index = 0
+    is_cut_of: dict[int, bool] = {}  # searched once a run, not once a token: a run may be the whole of a long text
     for (start, end), piece in zip(offsets, pieces, strict=True):
         start = _first_visible(text, start, end)
         while run_index + 1 < len(runs) and runs[run_index].end <= start:
             run_index += 1
         run = runs[run_index] if runs else Span(start, end)
-        is_cut = _SPACELESS.search(text, run.start, run.end) is not None
+        is_cut = is_cut_of.get(run.start)
+        if is_cut is None:
+            is_cut = is_cut_of[run.start] = _SPACELESS.search(text, run.start, run.end) is not None
         key = (run.start, piece if is_cut else None)
         if key not in keys:
             keys[key] = len(spans)
@@ -71,6 +74,16 @@ def words_of(
             spans[keys[key]] = Span(min(span.start, start), max(span.end, end))
         words.append(keys[key])
     return spans, words
+
+
+def _runs_until(text: str, last: int) -> list[Span]:
+    """Find the runs that begin up to ``last``, and at least one: behind it, a text that was cut may be very long."""
+    runs: list[Span] = []
+    for match in _RUN.finditer(text):
+        if runs and match.start() > last:
+            break
+        runs.append(Span(*match.span()))
+    return runs
 
 
 def _first_visible(text: str, start: int, end: int) -> int:
