@@ -20,11 +20,14 @@ def choose_device(name: str) -> torch.device:
     Raises
     ------
     ValueError
-        If a GPU is named and there is none of that number.
+        If the name is unknown, or a GPU is named and there is none of that number.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:  # torch's own message lists two dozen kinds of device
+        raise ValueError(f"device {name!r} is not supported, only auto, cpu, cuda and cuda:N") from error
     if device.type == "cuda":
         count = torch.cuda.device_count()
         index = device.index or 0
@@ -85,5 +88,5 @@ def _cgroup_cpus(cgroup: Path) -> float | None:
             quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
             period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
         return int(quota) / int(period) if quota not in ("max", "-1") else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, ZeroDivisionError):
         return None

@@ -7,7 +7,7 @@ It holds no state that a call changes, so any number of threads may share it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,6 +20,9 @@ from model.words import words_of
 
 Text = str | tuple[str, str]
 """One text, or a pair that is encoded together."""
+
+SLICE_CHARACTERS = 65_536
+"""So many characters are tokenized together: enough for all threads, and about 20 MB until they are cut to length."""
 
 SpecialTokens = Literal["text", "parse"]
 """What a user's literal ``[SEP]`` is: ``text`` = the characters that were typed; ``parse`` = the special token, as
@@ -118,19 +121,22 @@ class Tokenizer:
             If a text is too long and ``truncate`` is False. ``param`` names it as ``texts[i]``.
         PairError
             If the tokenizer has no template for pairs.
+        TokenIdError
+            If a text gives no token at all: an empty one, for a tokenizer that adds no special tokens.
         """
-        firsts = [prompt + (text if isinstance(text, str) else text[0]) for text in texts]
-        seconds = [text[1] for text in texts if not isinstance(text, str)]
         encode_batch = self._backend.encode_batch if details else self._backend.encode_batch_fast
-        encodings = encode_batch(firsts + seconds, add_special_tokens=False)
-        pairs = iter(encodings[len(firsts) :])
         prompt_length = self._prompt_length(prompt)
-        inputs = []
-        for index, text in enumerate(texts):
-            second = None if isinstance(text, str) else next(pairs)
-            param = f"texts[{index}]"
-            encoding, total = self._assemble(encodings[index], second, truncate=truncate, param=param)
-            inputs.append(self._input(encoding, total, text, len(prompt), prompt_length, details=details))
+        inputs: list[EncodeInput] = []
+        for together in _slices(texts, len(prompt)):
+            firsts = [prompt + (text if isinstance(text, str) else text[0]) for text in together]
+            seconds = [text[1] for text in together if not isinstance(text, str)]
+            encodings = encode_batch(firsts + seconds, add_special_tokens=False)
+            pairs = iter(encodings[len(firsts) :])
+            for text, first in zip(together, encodings, strict=False):  # behind the first texts are the second ones
+                second = None if isinstance(text, str) else next(pairs)
+                param = f"texts[{len(inputs)}]"
+                encoding, total = self._assemble(first, second, truncate=truncate, param=param)
+                inputs.append(self._input(encoding, total, text, len(prompt), prompt_length, details=details))
         return inputs
 
     def from_ids(self, ids: Sequence[int], *, truncate: bool = True, param: str = "texts[0]") -> EncodeInput:
@@ -179,13 +185,16 @@ class Tokenizer:
             )
         lengths = [len(first), len(second) if second is not None else 0]
         total = sum(lengths) + num_special
+        if not total:
+            message = "the text gives no token, and the model's tokenizer adds none of its own"
+            raise TokenIdError(message, param=param, limit=1, actual=0)
         self._check_length(total, truncate=truncate, param=param)
         excess = total - self.max_length
         if excess > 0:
             kept_first, kept_second = longest_first(lengths[0], lengths[1], self.max_length - num_special)
-            first.truncate(kept_first)
+            _cut(first, kept_first)
             if second is not None:
-                second.truncate(kept_second)
+                _cut(second, kept_second)
         return self._backend.post_process(first, second, add_special_tokens=True), total
 
     def _prompt_length(self, prompt: str) -> int:
@@ -196,7 +205,8 @@ class Tokenizer:
         if not prompt:
             return 0
         encoding = self._backend.encode(prompt)
-        return len(encoding.ids) - (1 if encoding.special_tokens_mask[-1] else 0)
+        ends_special = bool(encoding.ids) and bool(encoding.special_tokens_mask[-1])
+        return len(encoding.ids) - (1 if ends_special else 0)
 
     def _input(
         self,
@@ -213,6 +223,29 @@ class Tokenizer:
         if details:
             tokens, words = _tables(encoding, text, prompt_characters)
         return EncodeInput(encoding.ids, encoding.type_ids, total, prompt_length, tokens, words)
+
+
+def _slices(texts: Sequence[Text], prompt_characters: int) -> Iterator[Sequence[Text]]:
+    """Split texts into runs that are tokenized together: what an uncut text takes is freed before the next run."""
+    begin = characters = 0
+    for index, text in enumerate(texts):
+        more = prompt_characters + (len(text) if isinstance(text, str) else len(text[0]) + len(text[1]))
+        if index > begin and characters + more > SLICE_CHARACTERS:
+            yield texts[begin:index]
+            begin, characters = index, 0
+        characters += more
+    yield texts[begin:]
+
+
+def _cut(encoding: tokenizers.Encoding, length: int) -> None:
+    """Keep the first ``length`` tokens.
+
+    The backend keeps what it cuts off as further pieces of that length, and joins every piece of one text of a pair
+    with every piece of the other: gigabytes, for long texts. A cut forgets the pieces of the cut before it, so that
+    the second cut here leaves one piece of one token.
+    """
+    encoding.truncate(length + 1)
+    encoding.truncate(length)
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
@@ -237,6 +270,7 @@ def _tables(encoding: tokenizers.Encoding, text: Text, prompt_characters: int) -
     segments: list[int | None] = [None] * len(special)
     words: list[int | None] = [None] * len(special)
     table = WordTable([], [], [], [])
+    all_offsets, all_pieces = encoding.offsets, encoding.word_ids  # each access makes a list of all
     for segment, part in enumerate(parts):
         shift = prompt_characters if segment == 0 else 0
         members = [
@@ -246,10 +280,10 @@ def _tables(encoding: tokenizers.Encoding, text: Text, prompt_characters: int) -
             if not special[index]
             and (sequence == 1) == (segment == 1)
             # a token that ends inside the prompt is the prompt's; one that bridges the seam counts as the text's
-            and (not shift or encoding.offsets[index][1] > shift)
+            and (not shift or all_offsets[index][1] > shift)
         ]
-        offsets = [(max(start - shift, 0), end - shift) for start, end in (encoding.offsets[i] for i in members)]
-        spans, word_of = words_of(part, offsets, [encoding.word_ids[i] for i in members])
+        offsets = [(max(start - shift, 0), end - shift) for start, end in (all_offsets[i] for i in members)]
+        spans, word_of = words_of(part, offsets, [all_pieces[i] for i in members])
         for index, (start, end), word in zip(members, offsets, word_of, strict=True):
             starts[index], ends[index] = start, end
             segments[index], words[index] = segment, len(table.texts) + word
