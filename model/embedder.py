@@ -152,6 +152,7 @@ class Embedder:
         described = read_folder(Path(folder))
         loaded = load_encoder(described, number_format, place, ATTENTION_PATHS[attention])
         tokenizer = _make_tokenizer(described, loaded, special_tokens)
+        _check_widths(described, loaded)
         dense = [load_dense(config, place) for config in described.dense]
         return cls(described, loaded, tokenizer, dense, place)
 
@@ -290,6 +291,17 @@ def _true_numbers(asked: Sequence[int] | Literal["all"], count: int, what: str, 
         fault = "names one twice" if numbers else "is empty"
         raise AttentionSelectionError(f"the list of {what} {fault}", param=param)
     return tuple(numbers)
+
+
+def _check_widths(folder: ModelFolder, loaded: LoadedEncoder) -> None:
+    """Refuse dense modules that do not take what stands before them."""
+    width = loaded.encoder.config.hidden_size
+    for dense in folder.dense:
+        if dense.in_features != width:
+            raise CheckpointError(
+                f"{dense.folder / 'config.json'}: in_features is {dense.in_features}, and what comes in has {width}"
+            )
+        width = dense.out_features
 
 
 def _make_tokenizer(folder: ModelFolder, loaded: LoadedEncoder, special_tokens: SpecialTokens) -> Tokenizer:

@@ -109,7 +109,7 @@ def read_folder(path: Path) -> ModelFolder:
     modules = _modules(path)
     transformer = path / next((where for kind, where in modules if kind == "Transformer"), "")
     sentence = _read_optional_json(transformer / "sentence_bert_config.json")
-    prompts = _read_optional_json(path / "config_sentence_transformers.json")
+    prompts, default_prompt_name = _prompts(path / "config_sentence_transformers.json")
     return ModelFolder(
         path=path,
         transformer=transformer,
@@ -118,8 +118,8 @@ def read_folder(path: Path) -> ModelFolder:
         dense=tuple(_dense(path / where) for kind, where in modules if kind == "Dense"),
         max_length=_max_length(transformer, sentence),
         lowercase=bool(sentence.get("do_lower_case", False)),
-        prompts={name: text for name, text in (prompts.get("prompts") or {}).items() if isinstance(text, str)},
-        default_prompt_name=prompts.get("default_prompt_name"),
+        prompts=prompts,
+        default_prompt_name=default_prompt_name,
     )
 
 
@@ -138,7 +138,23 @@ def _modules(path: Path) -> list[tuple[str, str]]:
             raise CheckpointError(
                 f"{file}: module {kind!r} is not supported, only Transformer, Pooling, Dense and Normalize"
             )
+    kinds = [kind for kind, _ in modules]
+    if "Dense" in kinds and "Normalize" in kinds[: len(kinds) - kinds[::-1].index("Dense")]:
+        raise CheckpointError(f"{file}: module 'Normalize' before 'Dense' is not supported, only after it")
     return modules
+
+
+def _prompts(file: Path) -> tuple[dict[str, str], str | None]:
+    """Read the prompts by name, and the name of the default."""
+    raw = _read_optional_json(file)
+    named = raw.get("prompts") or {}
+    if not isinstance(named, dict):
+        raise CheckpointError(f"{file}: prompts is {type(named).__name__}, not a JSON object")
+    prompts = {name: text for name, text in named.items() if isinstance(text, str)}
+    default = raw.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise CheckpointError(f"{file}: default_prompt_name {default!r} is not one of the prompts {sorted(prompts)}")
+    return prompts, default
 
 
 def _pooling(path: Path, modules: list[tuple[str, str]]) -> Pooling:
@@ -186,10 +202,16 @@ def _dense(folder: Path) -> DenseConfig:
 
 def _max_length(transformer: Path, sentence: Mapping[str, Any]) -> int | None:
     """Find the longest text in tokens: ``max_seq_length`` first, the tokenizer's own limit second."""
-    limit = sentence.get("max_seq_length")
+    file, field = transformer / "sentence_bert_config.json", "max_seq_length"
+    limit = sentence.get(field)
     if limit is None:
-        limit = _read_optional_json(transformer / "tokenizer_config.json").get("model_max_length")
-    return int(limit) if limit is not None and limit < _UNBOUNDED else None
+        file, field = transformer / "tokenizer_config.json", "model_max_length"
+        limit = _read_optional_json(file).get(field)
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, int | float):
+        raise CheckpointError(f"{file}: {field} {limit!r} is not a number")
+    return int(limit) if limit < _UNBOUNDED else None
 
 
 def read_tokenizer(folder: ModelFolder) -> tokenizers.Tokenizer:
