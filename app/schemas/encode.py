@@ -22,7 +22,9 @@ MAX_INTEGER = 2**31 - 1
 Index = Annotated[int, Field(ge=-MAX_INTEGER - 1, le=MAX_INTEGER, json_schema_extra={"format": "int32"})]
 """A whole number that every JSON reader can hold, so that an error can name it."""
 Indices = Annotated[list[Index], Field(fail_fast=True)]
-Selection = Annotated[list[Index], Field(min_length=1, fail_fast=True, json_schema_extra={"uniqueItems": True})]
+Selection = Annotated[
+    list[Index], Field(fail_fast=True, json_schema_extra={"minItems": 1, "uniqueItems": True})
+]  # both are checked where the model is known, which words the error better
 Dimensions = Annotated[int, Field(ge=1, le=MAX_INTEGER, json_schema_extra={"format": "int32"})]
 
 
