@@ -14,6 +14,7 @@ from model.batch import pack
 from model.config import EncoderConfig, LayerConfig, RotaryConfig
 from model.contract import AttentionSelection, EncodeInput
 from model.encoder import Encoder, FeedForward, StdNorm, make_norm
+from model.linear import pack_linear_layers
 from tests.model.slow_encoder import slow_encoder
 
 VOCAB = 23
@@ -146,6 +147,18 @@ def test_every_choice_agrees_with_the_slow_encoder(name: str, core: object) -> N
         assert maps.dtype == torch.float32
         torch.testing.assert_close(maps.double(), expected_maps, rtol=0, atol=1e-5)
         torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_packed_layers_agree_with_the_slow_encoder(name: str) -> None:
+    """The layout for serving changes no answer."""
+    encoder = make_encoder(CONFIGS[name]).requires_grad_(requires_grad=False)
+    pack_linear_layers(encoder)
+    results = zip(slow_answers(name), run(encoder, make_texts(), all_maps(CONFIGS[name])), strict=True)
+    for (expected_states, expected_maps), (states, maps) in results:
+        torch.testing.assert_close(states.double(), expected_states, rtol=0, atol=2e-5)
+        assert maps is not None
+        torch.testing.assert_close(maps.double(), expected_maps, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

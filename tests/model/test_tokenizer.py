@@ -21,9 +21,7 @@ EMOJI_TEXT = "👩‍🚀 Unbelievable café!"
 PROMPTS = {"query": "the cat ", "document": ""}
 
 
-def make(
-    backend: tokenizers.Tokenizer | None = None, *, max_length: int = 12, **config: object
-) -> Tokenizer:
+def make(backend: tokenizers.Tokenizer | None = None, *, max_length: int = 12, **config: object) -> Tokenizer:
     """A tokenizer of the tiny BERT, or of what is given."""
     return Tokenizer(backend or wordpiece(), TokenizerConfig(max_length=max_length, **config))  # type: ignore[arg-type]
 

@@ -1,0 +1,399 @@
+"""Claims about the Embedder: order, neighbours, what may be asked, and who owns the answer's memory."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row
+from model.embedder import Embedder, ModelInfo
+from model.errors import AttentionSelectionError, CheckpointError, DimensionsError, PromptError, TextTooLongError
+from tests.model.answers import MINILM, cosines
+from tests.model.folders import CONFIG, bert_tensors, write_bert, write_json
+
+TEXTS = ["the cat sat", "dog", "", "the dog sat. the cat sat!", "a b c d e f g", "cat"]
+
+LENGTHS = [3, 32, 64, 128, 129, 256, 3, 4, 5, 31, 33, 63, 65, 127, 130, 255, *range(6, 54, 2)]
+"""Tokens of 40 texts, on and around the sizes at which kernels change."""
+
+
+@pytest.fixture(scope="module")
+def long_texts() -> list[EncodeInput]:
+    """Texts of MiniLM ids, of these lengths."""
+    drawn = random.Random(7)
+    return [
+        EncodeInput([101, *drawn.choices(range(1000, 30000), k=length - 2), 102], [0] * length, length)
+        for length in LENGTHS
+    ]
+
+
+@pytest.fixture(scope="module")
+def minilm_bfloat16() -> Embedder:
+    """all-MiniLM-L6-v2 in bfloat16."""
+    return Embedder.load(MINILM, dtype="bfloat16", device="cpu", threads=1)
+
+
+def embeddings(rows: list[Row]) -> np.ndarray:
+    """The embeddings of these rows, one below the other."""
+    return np.stack([row.embedding for row in rows if row.embedding is not None])
+
+
+# --- neighbours ---
+
+
+def test_the_lengths_are_what_they_should_be() -> None:
+    """40 texts from 3 to 256 tokens, with the sizes that matter."""
+    assert len(LENGTHS) == 40
+    assert (min(LENGTHS), max(LENGTHS)) == (3, 256)
+    assert {32, 64, 128, 129, 256} <= set(LENGTHS)
+
+
+def test_a_text_does_not_see_its_neighbours(minilm: Embedder, long_texts: list[EncodeInput]) -> None:
+    """In float32 a text alone, in a batch of 40 and in the reversed batch has one embedding, within 1e-5."""
+    specs = [OutputSpec()] * 40
+    together = embeddings(minilm.run(long_texts, specs))
+    backwards = embeddings(minilm.run(long_texts[::-1], specs))[::-1]
+    alone = embeddings([minilm.run([text], [OutputSpec()])[0] for text in long_texts])
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(backwards, alone, rtol=0, atol=1e-5)
+    assert np.abs(together[0] - together[6]).max() > 0.01  # the two of 3 tokens were not exchanged for one another
+
+
+def test_a_text_does_not_see_its_neighbours_in_bfloat16(
+    minilm: Embedder, minilm_bfloat16: Embedder, long_texts: list[EncodeInput]
+) -> None:
+    """In bfloat16 alone and mixed have a cosine of 0.9999 or more, and of 0.999 or more to float32."""
+    together = embeddings(minilm_bfloat16.run(long_texts, [OutputSpec()] * 40))
+    alone = embeddings([minilm_bfloat16.run([text], [OutputSpec()])[0] for text in long_texts])
+    assert cosines(together, alone).min() >= 0.9999
+    assert cosines(together, embeddings(minilm.run(long_texts, [OutputSpec()] * 40))).min() >= 0.999
+
+
+def test_maps_do_not_see_neighbours(minilm: Embedder, long_texts: list[EncodeInput]) -> None:
+    """Maps of the first, a middle and the last layer are those of the text alone: padding never shows."""
+    spec = OutputSpec(attention=minilm.select_attention([0, 3, 5], [0, 7]))
+    asked = long_texts[:12]
+    for text, row in zip(asked, minilm.run(asked, [spec] * 12), strict=True):
+        [alone] = minilm.run([text], [spec])
+        assert row.attention is not None
+        assert alone.attention is not None
+        assert row.attention.shape == (3, 2, text.num_tokens, text.num_tokens)
+        np.testing.assert_allclose(row.attention, alone.attention, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(row.attention.sum(-1, dtype=np.float64), 1, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_maps_do_not_change_an_embedding(
+    minilm: Embedder, minilm_bfloat16: Embedder, long_texts: list[EncodeInput], dtype: str
+) -> None:
+    """Embeddings are the same with and without maps, those of texts that ask and those of texts that do not."""
+    embedder = minilm if dtype == "float32" else minilm_bfloat16
+    asks = OutputSpec(attention=embedder.select_attention("all", "all"))
+    asked = long_texts[:12]
+    without = embeddings(embedder.run(asked, [OutputSpec()] * 12))
+    some = embeddings(embedder.run(asked, [asks if index % 3 == 0 else OutputSpec() for index in range(12)]))
+    np.testing.assert_allclose(some, without, rtol=0, atol=1e-6)
+
+
+def test_maps_in_bfloat16_are_exact_rows(minilm_bfloat16: Embedder, long_texts: list[EncodeInput]) -> None:
+    """Whatever the encoder computes in, maps are float32 and their rows sum to 1 within 1e-5."""
+    spec = OutputSpec(attention=minilm_bfloat16.select_attention([5], "all"))
+    for row in minilm_bfloat16.run(long_texts[:4], [spec] * 4):
+        assert row.attention is not None
+        assert row.attention.dtype == np.float32
+        np.testing.assert_allclose(row.attention.sum(-1, dtype=np.float64), 1, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 40])
+def test_the_shortest_and_the_longest_text(tiny: Embedder, length: int) -> None:
+    """One token, and as many as there are positions, are finite unit vectors with whole maps."""
+    text = EncodeInput([7] * length, [0] * length, length)
+    [row] = tiny.run([text], [OutputSpec(attention=tiny.select_attention("all", "all"))])
+    assert row.embedding is not None
+    assert row.attention is not None
+    assert np.linalg.norm(row.embedding) == pytest.approx(1, abs=1e-6)
+    assert row.attention.shape == (2, 4, length, length)
+    np.testing.assert_allclose(row.attention.sum(-1), 1, atol=1e-6)
+
+
+# --- encode ---
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 8, 2048])
+def test_encode_keeps_the_order(tiny: Embedder, batch_tokens: int) -> None:
+    """Row i is text i, whatever the batches."""
+    together = tiny.encode(TEXTS, batch_tokens=batch_tokens)
+    assert together.shape == (6, 16)
+    assert together.dtype == np.float32
+    for text, embedding in zip(TEXTS, together, strict=True):
+        np.testing.assert_allclose(tiny.encode([text])[0], embedding, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
+
+
+def test_one_string_is_one_text(tiny: Embedder) -> None:
+    """A string is not a list of its letters; an empty list is no text."""
+    np.testing.assert_array_equal(tiny.encode("the cat"), tiny.encode(["the cat"]))
+    assert tiny.encode([]).shape == (0, 16)
+
+
+def test_raw_embeddings_have_a_length(tiny: Embedder) -> None:
+    """Without ``normalize`` the direction is the same and the length is the pooled vector's."""
+    raw, unit = tiny.encode("the cat", normalize=False), tiny.encode("the cat")
+    assert abs(np.linalg.norm(raw) - 1) > 0.01
+    np.testing.assert_allclose(raw / np.linalg.norm(raw), unit, rtol=0, atol=1e-6)
+
+
+def test_fewer_dimensions_are_the_first_ones_scaled(tiny: Embedder) -> None:
+    """The first 5 dimensions, made a unit vector."""
+    whole, cut = tiny.encode(TEXTS), tiny.encode(TEXTS, dimensions=5)
+    assert cut.shape == (6, 5)
+    expected = whole[:, :5] / np.linalg.norm(whole[:, :5], axis=1, keepdims=True)
+    np.testing.assert_allclose(cut, expected, rtol=0, atol=1e-6)
+    assert tiny.encode(TEXTS, dimensions=16).shape == (6, 16)
+
+
+@pytest.mark.parametrize("dimensions", [0, -1, 17, 10**6])
+def test_dimensions_that_do_not_exist_are_refused(tiny: Embedder, dimensions: int) -> None:
+    """With limit, value and field."""
+    with pytest.raises(DimensionsError) as caught:
+        tiny.encode("cat", dimensions=dimensions)
+    assert (caught.value.param, caught.value.limit, caught.value.actual) == ("dimensions", 16, dimensions)
+    assert tiny.check_dimensions(1) == 1
+    assert tiny.check_dimensions(16) == 16
+    assert tiny.check_dimensions(None) is None
+
+
+def test_truncation_can_be_refused(tiny: Embedder) -> None:
+    """A text of 34 tokens is cut to 32, or refused."""
+    text = "cat " * 32
+    np.testing.assert_array_equal(tiny.encode(text), tiny.encode("cat " * 30))
+    with pytest.raises(TextTooLongError):
+        tiny.encode(text, truncate=False)
+
+
+def with_prompts(folder: Path, *, include_prompt: bool) -> Embedder:
+    """The tiny BERT with prompts, and pooling that reads them or not."""
+    write_json(
+        folder / "config_sentence_transformers.json",
+        {"prompts": {"query": "dog ", "long": "dog " * 40}, "default_prompt_name": None},
+    )
+    pooling = {"pooling_mode_mean_tokens": True, "include_prompt": include_prompt}
+    write_json(folder / "1_Pooling" / "config.json", pooling)
+    return Embedder.load(folder, dtype="float32", device="cpu", threads=1)
+
+
+def test_a_prompt_is_read_and_pooled(folder: Path) -> None:
+    """By default the prompt is part of the text."""
+    embedder = with_prompts(folder, include_prompt=True)
+    named = embedder.encode("cat sat", prompt_name="query")
+    np.testing.assert_array_equal(named, embedder.encode("dog cat sat"))
+    np.testing.assert_array_equal(named, embedder.encode("cat sat", prompt="dog "))
+    with pytest.raises(PromptError):
+        embedder.encode("cat", prompt_name="passage")
+    assert embedder.info.prompts == ("query", "long")
+
+
+def test_a_prompt_is_read_and_not_pooled(folder: Path) -> None:
+    """With ``include_prompt`` false the prompt is attended to, and neither it nor [CLS] is pooled."""
+    embedder = with_prompts(folder, include_prompt=False)
+    [text] = embedder.tokenizer.encode(["cat sat"], prompt="dog ")
+    [row] = embedder.run([text], [OutputSpec(normalize=False, token_states=True)])
+    assert row.token_states is not None
+    assert row.embedding is not None
+    np.testing.assert_allclose(row.embedding, row.token_states[2:].mean(0), rtol=0, atol=1e-6)
+    without = embedder.tokenizer.encode(["cat sat"])
+    [plain] = embedder.run(without, [OutputSpec(normalize=False, token_states=True)])
+    assert plain.token_states is not None
+    assert plain.embedding is not None
+    np.testing.assert_allclose(plain.embedding, plain.token_states.mean(0), rtol=0, atol=1e-6)
+
+
+def test_a_prompt_that_fills_the_text_leaves_a_vector(folder: Path) -> None:
+    """Where nothing but prompt is left after the cut, the embedding is still finite."""
+    embedder = with_prompts(folder, include_prompt=False)
+    assert np.linalg.norm(embedder.encode("cat", prompt_name="long")) == pytest.approx(1, abs=1e-6)
+
+
+def test_a_result_that_is_not_finite_is_an_error(folder: Path) -> None:
+    """Weights that overflow give an error, never a NaN that looks like an embedding."""
+    tensors = bert_tensors()
+    tensors["encoder.layer.1.output.LayerNorm.weight"].fill_(3e38)
+    tensors["encoder.layer.1.output.LayerNorm.bias"].fill_(3e38)
+    embedder = Embedder.load(write_bert(folder, tensors=tensors), dtype="float32", device="cpu", threads=1)
+    with pytest.raises(FloatingPointError, match="not finite"):
+        embedder.encode(["cat", "the cat sat"], normalize=False)
+
+
+# --- run ---
+
+
+def test_every_text_gets_what_it_asked_for(tiny: Embedder) -> None:
+    """Specs of one batch may differ in everything; each row has its own wishes and no others."""
+    inputs = tiny.tokenizer.encode(["the cat sat", "dog", "cat sat", "the dog"])
+    maps = AttentionSelection((1,), (3, 0))
+    specs = [
+        OutputSpec(dimensions=4),
+        OutputSpec(pooled=False, token_states=True),
+        OutputSpec(normalize=False, attention=maps),
+        OutputSpec(pooled=False),
+    ]
+    first, second, third, fourth = tiny.run(inputs, specs)
+    assert first.embedding is not None
+    assert first.embedding.shape == (4,)
+    np.testing.assert_allclose(first.embedding, tiny.encode("the cat sat", dimensions=4)[0], rtol=0, atol=1e-6)
+    assert (first.attention, first.token_states) == (None, None)
+    assert second.embedding is None
+    assert second.token_states is not None
+    assert second.token_states.shape == (3, 16)
+    assert third.embedding is not None
+    np.testing.assert_allclose(third.embedding, tiny.encode("cat sat", normalize=False)[0], rtol=0, atol=1e-5)
+    assert third.attention is not None
+    assert third.attention.shape == (1, 2, 4, 4)
+    assert (fourth.embedding, fourth.attention, fourth.token_states) == (None, None, None)
+
+
+def test_the_mean_of_the_token_states_is_the_embedding(tiny: Embedder) -> None:
+    """Token states are those that were pooled, in the order of the tokens."""
+    inputs = tiny.tokenizer.encode(TEXTS)
+    for row in tiny.run(inputs, [OutputSpec(normalize=False, token_states=True)] * len(inputs)):
+        assert row.token_states is not None
+        assert row.embedding is not None
+        np.testing.assert_allclose(row.token_states.mean(0), row.embedding, rtol=0, atol=1e-5)
+
+
+def test_rows_own_their_memory(tiny: Embedder) -> None:
+    """No array is a piece of a larger one, none is shared with another row, all are float32 and may be written to."""
+    inputs = tiny.tokenizer.encode(TEXTS)
+    spec = OutputSpec(token_states=True, attention=tiny.select_attention("all", "all"))
+    rows = tiny.run(inputs, [spec] * len(inputs))
+    arrays = [array for row in rows for array in (row.embedding, row.token_states, row.attention)]
+    for array in arrays:
+        assert array is not None
+        assert array.dtype == np.float32
+        assert array.flags.writeable
+        assert array.flags.c_contiguous
+        if isinstance(array.base, torch.Tensor):
+            assert array.base.untyped_storage().nbytes() == array.nbytes
+        else:
+            assert array.base is None
+    assert not any(np.shares_memory(a, b) for i, a in enumerate(arrays) for b in arrays[:i])
+
+
+def test_two_runs_give_the_same_bytes(tiny: Embedder) -> None:
+    """Nothing random is left in a loaded model."""
+    np.testing.assert_array_equal(tiny.encode(TEXTS), tiny.encode(TEXTS))
+
+
+# --- attention ---
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "expected"),
+    [
+        ("all", "all", ((0, 1), (0, 1, 2, 3))),
+        ([-1], [0], ((1,), (0,))),
+        ([1, 0], [3, -4, 2], ((1, 0), (3, 0, 2))),
+        ([-2, -1], [-1], ((0, 1), (3,))),
+    ],
+)
+def test_layers_and_heads_are_resolved_in_the_asked_order(
+    tiny: Embedder, layers: object, heads: object, expected: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    """Negative numbers count from the end; the order is kept."""
+    selection = tiny.select_attention(layers, heads)  # type: ignore[arg-type]
+    assert (selection.layers, selection.heads) == expected
+
+
+def test_the_asked_order_is_the_answers(tiny: Embedder) -> None:
+    """Layers [-1, 0] and heads [2, 0] stand in that order, each equal to its slice of all."""
+    inputs = tiny.tokenizer.encode(["the cat sat", "dog"])
+    [some, _] = tiny.run(inputs, [OutputSpec(attention=tiny.select_attention([-1, 0], [2, 0]))] * 2)
+    [all_, _] = tiny.run(inputs, [OutputSpec(attention=tiny.select_attention("all", "all"))] * 2)
+    assert some.attention is not None
+    assert all_.attention is not None
+    np.testing.assert_array_equal(some.attention, all_.attention[[1, 0]][:, [2, 0]])
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "param", "limit", "actual"),
+    [
+        ([0, 2], [0], "attention.layers[1]", 1, 2),
+        ([-3], [0], "attention.layers[0]", 1, -3),
+        ([0], [4], "attention.heads[0]", 3, 4),
+        ([0], [0, 1, -5], "attention.heads[2]", 3, -5),
+        ([0, 0], [0], "attention.layers", None, None),
+        ([1, -1], [0], "attention.layers", None, None),
+        ([0], [3, -1], "attention.heads", None, None),
+        ([], [0], "attention.layers", None, None),
+        ([0], [], "attention.heads", None, None),
+    ],
+)
+def test_a_selection_that_cannot_be_is_refused(
+    tiny: Embedder, layers: list[int], heads: list[int], param: str, limit: int | None, actual: int | None
+) -> None:
+    """Out of range, named twice (also once from each end), or empty: with the place at fault."""
+    with pytest.raises(AttentionSelectionError) as caught:
+        tiny.select_attention(layers, heads)
+    assert (caught.value.param, caught.value.limit, caught.value.actual) == (param, limit, actual)
+
+
+# --- loading ---
+
+
+def test_info_says_what_was_loaded(folder: Path) -> None:
+    """Every field of the information is the model's own."""
+    info = Embedder.load(folder, dtype="float32", device="cpu", threads=1, special_tokens="parse").info
+    assert info == ModelInfo(
+        folder=folder,
+        format="BERT",
+        num_parameters=sum(tensor.numel() for tensor in bert_tensors().values()),
+        num_ignored_tensors=0,
+        dimensions=16,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        vocab_size=CONFIG["vocab_size"],
+        max_length=32,
+        pooling="mean",
+        dtype="float32",
+        device="cpu",
+        threads=1,
+        special_tokens="parse",
+        prompts=(),
+    )
+
+
+def test_a_folder_may_be_a_string(folder: Path) -> None:
+    """As in a script."""
+    assert Embedder.load(str(folder), threads=1).dimensions == 16
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_runs_on_the_cpu(folder: Path, tiny: Embedder, dtype: str) -> None:
+    """Both give float32 unit vectors close to those of float32."""
+    embedder = Embedder.load(folder, dtype=dtype, device="cpu", threads=1)
+    assert embedder.info.dtype == dtype
+    actual = embedder.encode(TEXTS)
+    assert actual.dtype == np.float32
+    assert cosines(actual, tiny.encode(TEXTS)).min() > 0.999
+
+
+@pytest.mark.parametrize(("option", "value"), [("dtype", "int7"), ("device", "tpu")])
+def test_an_unknown_option_is_refused(folder: Path, option: str, value: str) -> None:
+    """Before anything is read."""
+    with pytest.raises(ValueError, match=value):
+        Embedder.load(folder, **{option: value})  # type: ignore[arg-type]
+
+
+def test_threads_follow_the_setting_and_else_the_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number given is used; without one, what affinity and quota allow."""
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr("model.embedder.available_threads", lambda: 5)
+    Embedder.load(folder, threads=3)
+    Embedder.load(folder)
+    assert asked == [3, 5]
