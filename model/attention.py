@@ -209,6 +209,9 @@ class MultiHeadAttention(nn.Module):
             heads = torch.stack((query, key, heads[:, 2]), dim=1)
         groups = zip(batch.groups, view.masks, strict=True)
         contexts = [self._attend_group(heads, group, mask) for group, mask in groups]
+        idle = len(hidden_states) - batch.groups[-1].stop
+        if idle:
+            contexts.append(hidden_states.new_zeros(idle, hidden_states.shape[1]))
         context = contexts[0] if len(contexts) == 1 else torch.cat(contexts)  # (T, D)
         return self.out(context), [self._maps(heads, maps, view) for maps in wanted]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from model.contract import EncodeInput
 from model.masks import padding_mask
@@ -65,7 +66,8 @@ class PackedBatch:
     Attributes
     ----------
     input_ids, token_type_ids, positions : Tensor, shape (T,), int64
-        Positions count the tokens of each text from 0.
+        Positions count the tokens of each text from 0. On a CPU a few idle rows stand behind the last text, see
+        :func:`rounded_rows`; they belong to no group and no text.
     lengths, starts : tuple of B ints
         Tokens of each text, and where they begin; in packed order.
     order : tuple of B ints
@@ -105,6 +107,8 @@ def pack(inputs: Sequence[EncodeInput], device: torch.device | None = None) -> P
     columns = torch.tensor([ids, types, positions])  # (3, T)
     if device is not None and device.type == "cuda":
         columns = columns.pin_memory().to(device, non_blocking=True)
+    else:
+        columns = F.pad(columns, (0, rounded_rows(len(ids)) - len(ids)))
     return PackedBatch(
         input_ids=columns[0],
         token_type_ids=columns[1],
@@ -114,6 +118,17 @@ def pack(inputs: Sequence[EncodeInput], device: torch.device | None = None) -> P
         order=tuple(order),
         groups=tuple(_groups(lengths, starts, device)),
     )
+
+
+def rounded_rows(num_tokens: int) -> int:
+    """Round the rows of a batch up to one of a few sizes.
+
+    oneDNN compiles a kernel for every number of rows it meets: about 3 ms and, in float32, 2.5 MB for the four products
+    of a layer of all-MiniLM-L6-v2, kept for as long as the process lives. Some 50 sizes up to 2,048 tokens bound that,
+    for 4 % more rows on average.
+    """
+    step = next((step for largest, step in ((128, 8), (512, 32), (2048, 64)) if num_tokens <= largest), 256)
+    return -(-num_tokens // step) * step
 
 
 def group_bounds(lengths: Sequence[int], max_padding: float = MAX_GROUP_PADDING) -> Iterator[tuple[int, int]]:
