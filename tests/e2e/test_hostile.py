@@ -1,0 +1,224 @@
+"""What no honest client sends has its documented answer: never a 500, never an echo, never much of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.e2e.conftest import PATIENCE_SECONDS, Server
+
+pytestmark = pytest.mark.e2e
+
+MARKER = "MARKER77"
+JSON = {"Content-Type": "application/json"}
+MAX_ERROR_BYTES = 4_000
+
+
+def assert_refused(response: httpx.Response, status: int, code: str) -> None:
+    """One small problem document that repeats nothing."""
+    assert (response.status_code, response.json()["code"]) == (status, code), response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert len(response.content) < MAX_ERROR_BYTES
+    assert MARKER.lower() not in (response.text + str(response.headers)).lower()
+
+
+@pytest.fixture(autouse=True)
+def still_well(server: Server) -> Any:
+    """After each attack the server serves, and has met no fault of its own."""
+    yield
+    assert server.client.get("/health").status_code == 200
+    assert server.sample("eyeline_errors_total", code="internal_error") == 0
+    assert server.sample("eyeline_queue_texts") == 0
+
+
+STRANGE_TEXTS = {
+    "empty": "",
+    "spaces": "   \t\n  ",
+    "zero-width space": "\u200b",
+    "zero-width joiners": "\u200d" * 50,
+    "NUL": "a\x00b",
+    "control characters": "\x01\x02\x7f\x80\x9f",
+    "right-to-left override": "\u202eabc",
+    "combining marks": "e" + "\u0301" * 200,
+    "emoji": "\U0001f469\u200d\U0001f680" * 20,
+    "private use": "\ue000\U000f0000\uffff",
+    "byte order mark": "\ufeffhello",
+    "one long word": "a" * 10_000,
+}
+
+
+@pytest.mark.parametrize("text", STRANGE_TEXTS.values(), ids=STRANGE_TEXTS.keys())
+def test_a_strange_text_is_a_text(server: Server, text: str) -> None:
+    """It encodes to a finite unit vector, is the same alone and among others, and its tokens can be shown."""
+    alone = np.array(server.encode(text)["embeddings"])
+    body = server.encode(["hello", text, "world " * 50], attention={"items": [1]})
+    assert np.isfinite(alone).all()
+    assert np.linalg.norm(alone) == pytest.approx(1, abs=1e-5)
+    np.testing.assert_allclose(body["embeddings"][1], alone[0], atol=1e-5)
+    tokens = body["attention"][1]["tokens"]
+    assert all(0 <= start <= end <= len(text) for start, end in zip(tokens["start"], tokens["end"], strict=True))
+
+
+def nested(depth: int) -> bytes:
+    """Brackets in brackets."""
+    return b'{"texts":' + b"[" * depth + b'"MARKER77"' + b"]" * depth + b"}"
+
+
+ATTACKS: dict[str, tuple[bytes, dict[str, str], int, str]] = {
+    "empty body": (b"", {}, 400, "malformed_json"),
+    "no JSON": (b"MARKER77", {}, 400, "malformed_json"),
+    "half a body": (b'{"texts":["MARKER77"', {}, 400, "malformed_json"),
+    "trailing comma": (b'{"texts":["MARKER77",]}', {}, 400, "malformed_json"),
+    "two values": (b'{"texts":["a"]}{"texts":["MARKER77"]}', {}, 400, "malformed_json"),
+    "lone surrogate, escaped": (b'{"texts":"MARKER77 \\ud800"}', {}, 400, "malformed_json"),
+    "lone surrogate, raw": (b'{"texts":"MARKER77 \xed\xa0\x80"}', {}, 400, "malformed_json"),
+    "no UTF-8": (b'{"texts":"MARKER77 \xff\xfe"}', {}, 400, "malformed_json"),
+    "UTF-16": ('{"texts":"MARKER77"}'.encode("utf-16"), {}, 400, "malformed_json"),
+    "UTF-8 with a byte order mark": (b'\xef\xbb\xbf{"texts":"MARKER77"}', {}, 400, "malformed_json"),
+    "raw control character": (b'{"texts":"MARKER77 \x00"}', {}, 400, "malformed_json"),
+    "100,000 brackets": (nested(100_000), {}, 400, "malformed_json"),
+    "brackets in brackets": (nested(50), {}, 422, "invalid_request"),
+    "NaN": (b'{"texts":NaN}', {}, 422, "invalid_request"),
+    "Infinity": (b'{"texts":["a"],"dimensions":Infinity}', {}, 422, "invalid_request"),
+    "NaN in a reserved field": (b'{"texts":"a","attention":{"min_weight":NaN}}', {}, 422, "invalid_request"),
+    "a number of 5,000 digits": (b'{"texts":["a"],"dimensions":' + b"7" * 5_000 + b"}", {}, 400, "malformed_json"),
+    "a layer of 5,000 digits": (
+        b'{"texts":["a"],"attention":{"layers":[' + b"7" * 5_000 + b"]}}",
+        {},
+        400,
+        "malformed_json",
+    ),
+    "a layer of 20 digits": (
+        b'{"texts":["a"],"attention":{"layers":[' + b"7" * 20 + b"]}}",
+        {},
+        422,
+        "invalid_request",
+    ),
+    "a number instead of a text": (b'{"texts":5}', {}, 422, "invalid_request"),
+    "null": (b'{"texts":["MARKER77",null]}', {}, 422, "invalid_request"),
+    "a list instead of an object": (b'["MARKER77"]', {}, 422, "invalid_request"),
+    "a string instead of an object": (b'"MARKER77"', {}, 422, "invalid_request"),
+    "no texts": (b'{"texts":[]}', {}, 422, "invalid_request"),
+    "a number instead of a switch": (b'{"texts":"MARKER77","normalize":1}', {}, 422, "invalid_request"),
+    "an unknown value": (b'{"texts":"a","encoding_format":"MARKER77"}', {}, 422, "invalid_request"),
+    "a huge field name": (b'{"texts":"a","' + b"x" * 100_000 + b'MARKER77":1}', {}, 422, "invalid_request"),
+    "10,000 unknown fields": (
+        json.dumps({"texts": "a", **{f"x{number}": MARKER for number in range(10_000)}}).encode(),
+        {},
+        422,
+        "invalid_request",
+    ),
+    "another server's field": (b'{"inputs":"MARKER77"}', {}, 422, "invalid_request"),
+    "an unknown model": (b'{"texts":"a","model":"MARKER77"}', {}, 404, "model_not_found"),
+    "an unknown prompt": (b'{"texts":"a","prompt_name":"MARKER77"}', {}, 422, "unknown_prompt"),
+    "2 MB in one text": (b'{"texts":"' + b"MARKER77 " * 233_000 + b'"}', {}, 413, "text_too_long"),
+    "5 MB": (b'{"texts":"' + b"MARKER77 " * 580_000 + b'"}', {}, 413, "body_too_large"),
+    "100,000 texts": (json.dumps({"texts": ["MARKER77"] * 100_000}).encode(), {}, 413, "too_many_texts"),
+    "all maps of 100 long texts": (
+        json.dumps({"texts": ["cat " * 300] * 100, "attention": {"layers": "all"}}).encode(),
+        {},
+        413,
+        "attention_too_large",
+    ),
+    "no content type": (b'{"texts":"MARKER77"}', {"Content-Type": ""}, 415, "unsupported_media_type"),
+    "a form": (b"texts=MARKER77", {"Content-Type": "application/x-www-form-urlencoded"}, 415, "unsupported_media_type"),
+    "plain text": (b'{"texts":"MARKER77"}', {"Content-Type": "text/MARKER77"}, 415, "unsupported_media_type"),
+    "gzip": (gzip.compress(b'{"texts":"MARKER77"}'), {"Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
+    "an unknown encoding": (b"x", {"Content-Encoding": "MARKER77"}, 415, "unsupported_media_type"),
+    "an unknown Accept": (b'{"texts":"MARKER77"}', {"Accept": "text/MARKER77"}, 406, "not_acceptable"),
+}
+
+
+@pytest.mark.parametrize(("content", "headers", "status", "code"), ATTACKS.values(), ids=ATTACKS.keys())
+def test_each_attack_has_its_answer(
+    server: Server, content: bytes, headers: dict[str, str], status: int, code: str
+) -> None:
+    """Status and code are as documented; the answer is small and holds nothing of what was sent."""
+    assert_refused(server.client.post("/encode", content=content, headers=JSON | headers), status, code)
+
+
+def test_duplicate_keys(server: Server) -> None:
+    """The last one counts, as in most parsers; the first leaves no trace."""
+    response = server.client.post("/encode", content=b'{"texts":"MARKER77","texts":"cat"}', headers=JSON)
+    assert response.status_code == 200
+    np.testing.assert_allclose(response.json()["embeddings"], server.encode("cat")["embeddings"], atol=1e-6)
+    assert MARKER not in response.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/encode", 405, "method_not_allowed"),
+        ("DELETE", "/encode", 405, "method_not_allowed"),
+        ("POST", "/health", 405, "method_not_allowed"),
+        ("PURGE", "/encode", 405, "method_not_allowed"),
+        ("GET", f"/{MARKER}", 404, "not_found"),
+        ("POST", f"/encode/{MARKER}", 404, "not_found"),
+        ("GET", f"/encode%00{MARKER}", 404, "not_found"),
+        ("GET", "/../../etc/passwd", 404, "not_found"),
+        ("GET", f"/static-offline-docs/..%2f..%2f{MARKER}", 404, "not_found"),
+        ("GET", "/" + MARKER * 1_000, 404, "not_found"),
+    ],
+)
+def test_what_is_not_served(server: Server, method: str, path: str, status: int, code: str) -> None:
+    """Wrong methods and unknown paths are problems like any other, and add no metric series."""
+    response = server.client.request(method, path, content=b"{}", headers=JSON)
+    assert_refused(response, status, code)
+    if status == 405:
+        assert response.headers["allow"]
+    assert MARKER not in server.client.get("/metrics").text
+
+
+def test_a_caller_cannot_write_into_the_log(server: Server) -> None:
+    """Every line is JSON, whatever came in; no text and no path of a caller's is in any of them."""
+    server.client.post("/encode", json={"texts": MARKER}, headers={"X-Request-ID": f"{MARKER}\t forged"})
+    assert server.log_entries()
+    assert MARKER not in server.log
+
+
+def exchange(server: Server, request: bytes) -> bytes:
+    """Send bytes and read until the server closes."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        while chunk := connection.recv(65_536):
+            answer += chunk
+    return answer
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"MARKER77\r\n\r\n",
+        b"POST /encode HTTP/9.9\r\nHost: x\r\n\r\nMARKER77",
+        b"POST /encode HTTP/1.1\r\nHost: x\r\nContent-Length: MARKER77\r\n\r\n",
+        b"POST /encode HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03MARKER77",
+    ],
+    ids=["no HTTP", "a version of tomorrow", "a length that is no number", "a negative length", "TLS"],
+)
+def test_what_is_no_http(server: Server, request_bytes: bytes) -> None:
+    """Answered with a 400 of the HTTP server, or not at all."""
+    answer = exchange(server, request_bytes)
+    assert answer.startswith(b"HTTP/1.1 400 ") or answer == b""
+    assert MARKER.encode() not in answer
+
+
+def test_a_caller_that_hangs_up_inside_the_body(server: Server) -> None:
+    """Half of an announced body and no more: nobody is answered, and it counts as a caller that left."""
+    left = {"route": "/encode", "status": "499"}
+    try:
+        before = server.sample("eyeline_requests_total", **left)
+    except LookupError:
+        before = 0.0
+    head = b"POST /encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+    exchange(server, head + b'{"texts":"MARKER77')
+    assert server.sample("eyeline_requests_total", **left) == before + 1
