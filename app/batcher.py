@@ -12,9 +12,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, TypeVarTuple
+from typing import Protocol
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from app.errors import (
     RequestTooLargeError,
     ServiceError,
 )
+from app.worker import Worker
 from model.contract import EncodeInput, OutputSpec, Row
 from model.errors import InputError
 
@@ -38,9 +38,6 @@ RunBatch = Callable[[Sequence[EncodeInput], Sequence[OutputSpec]], list[Row]]
 
 WINDOW_BUDGETS = 4  # a batch's neighbours of similar length are looked for among so many token budgets of waiting texts
 RATE_WEIGHT = 0.2  # share of a full batch in the moving average of tokens per second; about ten batches to forget
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,37 +114,6 @@ def select_batch(window: Sequence[Cost], limits: QueueLimits) -> list[int]:
             selected.append(index)
             tokens, attention_values = more_tokens, more_values
     return sorted(selected)
-
-
-class Worker:
-    """The one thread that may touch the models, shared by all batchers.
-
-    Attributes
-    ----------
-    turn : asyncio.Lock
-        Held from cutting a batch until it is finished, so that a batch is cut only when the thread is free. It is
-        fair: with several models, each gets a batch in turn.
-    """
-
-    def __init__(self, thread_name_prefix: str = "worker") -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=thread_name_prefix)
-        self.turn = asyncio.Lock()
-
-    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Call ``function(*args)`` on the thread and return, or raise, what it does."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, _call, function, *args)
-
-    def close(self) -> None:
-        """Wait for what runs and end the thread; what is called afterwards fails."""
-        self._executor.shutdown(cancel_futures=True)
-
-
-def _call(function: Callable[[*Ts], T], *args: *Ts) -> T:
-    """Call ``function``, but let no StopIteration out: a future cannot hold one, and its caller would hang."""
-    try:
-        return function(*args)
-    except StopIteration as error:
-        raise RuntimeError("StopIteration on the worker thread") from error
 
 
 @dataclass(slots=True, eq=False)

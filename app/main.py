@@ -15,17 +15,19 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from app.batcher import Batcher, Cost, QueueLimits, Worker
-from app.errors import error_codes, install_handlers
+from app.batcher import Batcher, Cost, QueueLimits
+from app.errors import error_codes
 from app.metrics import Metrics
 from app.middleware import RequestRecord
 from app.openapi import describe
+from app.problems import install_handlers
 from app.requests import install_client_gone
 from app.routes import encode, health
 from app.service import Limits, ServedModel, Service
 from app.settings import Settings
 from app.state import ServerState
 from app.version import VERSION
+from app.worker import Worker
 from model.batch import padding_ratio
 from model.contract import EncodeInput, OutputSpec
 from model.embedder import Embedder

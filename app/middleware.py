@@ -12,9 +12,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.errors import ErrorHandler
 from app.log import accept_request_id, log_request, request_id_var
 from app.metrics import Metrics
+from app.problems import ErrorHandler
 from app.requests import CLIENT_GONE
 
 

@@ -16,8 +16,8 @@ from app.errors import (
     MalformedBodyError,
     ServiceError,
     UnsupportedMediaTypeError,
-    from_validation,
 )
+from app.validation import from_validation
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
 T = TypeVar("T")

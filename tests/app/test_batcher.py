@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batcher import RATE_WEIGHT, WINDOW_BUDGETS, Batcher, Cost, QueueLimits, Worker, select_batch
+from app.batcher import RATE_WEIGHT, WINDOW_BUDGETS, Batcher, Cost, QueueLimits, select_batch
 from app.errors import (
     DeadlineExceededError,
     InferenceError,
@@ -25,6 +24,7 @@ from app.errors import (
     QueueFullError,
     RequestTooLargeError,
 )
+from app.worker import Worker
 from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row
 from model.errors import TokenIdError
 from tests.doubles import FakeClock, GatedRunner, RecordingObserver, echo_rows, make_input, marks
@@ -694,23 +694,6 @@ async def test_a_row_carries_its_timings() -> None:
 
 
 # ---- the worker, and the end
-
-
-async def test_one_thread_for_all() -> None:
-    """Everything runs on one thread, whichever batcher it comes from.
-
-    Models shared between threads mixed up their tensors: https://github.com/michaelfeil/infinity/issues/163
-    """
-    worker = Worker("model")
-
-    def name_of_thread() -> str:
-        sum(range(10_000))  # long enough for a second thread, were there one, to take the next call
-        return threading.current_thread().name
-
-    names = await asyncio.gather(*(worker.run(name_of_thread) for _ in range(50)))
-    assert len(set(names)) == 1
-    assert names[0].startswith("model")
-    worker.close()
 
 
 async def test_two_models_take_turns() -> None:
