@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.batch import (
@@ -16,6 +16,7 @@ from model.batch import (
 )
 from model.contract import EncodeInput
 
+steady = settings(deadline=None)  # a busy machine is no failure
 lengths_of_texts = st.lists(st.integers(1, 300), min_size=1, max_size=40)
 
 
@@ -27,6 +28,7 @@ def make_inputs(lengths: list[int]) -> list[EncodeInput]:
     ]
 
 
+@steady
 @given(lengths_of_texts)
 def test_a_pack_holds_every_token_once_and_knows_where(lengths: list[int]) -> None:
     """Texts stand shortest first, whole, with their own types and positions, where ``starts`` and ``order`` say."""
@@ -63,6 +65,7 @@ def test_texts_of_one_length_keep_their_order() -> None:
     assert pack(make_inputs([5, 3, 5, 3, 5])).order == (1, 3, 0, 2, 4)
 
 
+@steady
 @given(lengths_of_texts, st.floats(0, 0.9))
 def test_groups_cover_every_text_once_and_keep_the_bound(lengths: list[int], bound: float) -> None:
     """Runs follow each other without gap or overlap; none is padded beyond the bound."""
@@ -77,6 +80,7 @@ def test_groups_cover_every_text_once_and_keep_the_bound(lengths: list[int], bou
     assert expected_first == len(ordered)
 
 
+@steady
 @given(lengths_of_texts)
 def test_no_padding_allowed_means_one_group_a_length(lengths: list[int]) -> None:
     """With a bound of 0 each distinct length is a group, none is cut in two."""
@@ -90,6 +94,7 @@ def test_like_lengths_share_a_group() -> None:
     assert list(group_bounds([])) == []
 
 
+@steady
 @given(lengths_of_texts)
 def test_pad_and_pack_are_inverse(lengths: list[int]) -> None:
     """Laid side by side and packed again, every row of every group is where it was; padding is the text's own."""
@@ -116,6 +121,7 @@ def test_pad_and_pack_are_inverse(lengths: list[int]) -> None:
     torch.testing.assert_close(torch.cat(again), packed, rtol=0, atol=0)
 
 
+@steady
 @given(lengths_of_texts)
 def test_the_padding_ratio_is_the_share_of_empty_slots(lengths: list[int]) -> None:
     """What is reported is what the batch's own groups have, and stays below the bound."""
@@ -130,6 +136,7 @@ def test_nothing_has_no_padding() -> None:
     assert padding_ratio([7, 7, 7]) == 0.0
 
 
+@steady
 @given(st.lists(st.integers(1, 300), max_size=40), st.integers(1, 600))
 def test_batches_cover_every_text_once_within_the_budget(lengths: list[int], budget: int) -> None:
     """Every text is in one batch; a batch is over the budget only if it is a single text; longest come first."""

@@ -11,7 +11,7 @@ import torch
 
 from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row
 from model.embedder import Embedder, ModelInfo
-from model.errors import AttentionSelectionError, CheckpointError, DimensionsError, PromptError, TextTooLongError
+from model.errors import AttentionSelectionError, DimensionsError, PromptError, TextTooLongError
 from tests.model.answers import MINILM, cosines
 from tests.model.folders import CONFIG, bert_tensors, write_bert, write_json
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
@@ -15,6 +15,8 @@ from model.errors import InputError, PairError, PromptError, TextTooLongError, T
 from model.tokenizer import SpecialTokens, Text, Tokenizer, TokenizerConfig, longest_first
 from tests.model.answers import MINILM
 from tests.model.folders import IDS, PIECES, byte_level, wordpiece
+
+steady = settings(deadline=None)  # a busy machine is no failure
 
 CLS, SEP = IDS["[CLS]"], IDS["[SEP]"]
 EMOJI_TEXT = "👩‍🚀 Unbelievable café!"
@@ -245,12 +247,14 @@ def slow_longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     return kept[0], kept[1]
 
 
+@steady
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 80))
 def test_the_longer_text_loses_tokens_first(first: int, second: int, room: int) -> None:
     """The room is shared as by a loop that takes tokens one by one."""
     assert longest_first(first, second, room) == slow_longest_first(first, second, room)
 
 
+@steady
 @given(st.integers(0, 30), st.integers(0, 30))
 def test_pairs_are_cut_as_the_tokenizers_library_cuts_them(first: int, second: int) -> None:
     """The ids are those of the library's own longest-first truncation."""
