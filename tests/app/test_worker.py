@@ -36,7 +36,7 @@ async def test_one_thread_for_all() -> None:
 
 
 async def test_a_stop_iteration_reaches_the_caller() -> None:
-    """A function that raises StopIteration, which no future can hold, fails its caller instead of leaving it waiting."""
+    """A function that raises StopIteration, which no future can hold, fails its caller; nobody hangs."""
     worker = Worker()
 
     with pytest.raises(RuntimeError, match="StopIteration"):
