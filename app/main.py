@@ -102,6 +102,7 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
         docs_url="/docs" if settings.docs else None,
         redoc_url=None,
         openapi_url="/openapi.json" if settings.docs else None,
+        redirect_slashes=False,  # a redirect would be to whatever host the caller named
     )
     app.state.server = state
     app.include_router(encode.router)

@@ -206,7 +206,10 @@ class Metrics:
         body : bytes
         content_type : str
         """
-        encode, content_type = choose_encoder(accept or "")
+        try:
+            encode, content_type = choose_encoder(accept or "")
+        except ValueError:  # a version that is no number
+            encode, content_type = choose_encoder("")
         return encode(self.registry), content_type
 
     def _requests_of(self, route: str, status: int) -> Counter:

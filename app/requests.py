@@ -31,6 +31,10 @@ MAX_FINDINGS = 100
 """Up to so many faults of a body are looked at to find the one to report: the fields of the largest request, twice."""
 
 
+MAX_LENGTH_DIGITS = 15
+"""Of a Content-Length: more than any body has, and every JSON reader can hold the number."""
+
+
 class ClientGoneError(Exception):
     """The caller closed the connection; there is nobody to answer."""
 
@@ -78,8 +82,9 @@ def _invalid(error: ValidationError) -> ServiceError:
 async def _read_bytes(request: Request, max_bytes: int) -> bytes:
     """Read the whole body, but never more than allowed."""
     announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > max_bytes:
-        raise _too_large(max_bytes, int(announced))
+    significant = announced.lstrip("0")[:MAX_LENGTH_DIGITS]
+    if significant.isdecimal() and int(significant) > max_bytes:
+        raise _too_large(max_bytes, int(significant))
     chunks = []
     size = 0
     try:

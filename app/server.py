@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from app.connection import Connection
 from app.state import ServerState
 
 log = logging.getLogger("eyeline")
@@ -84,6 +85,8 @@ def serve(
         port=port,
         log_config=None,
         access_log=False,
+        http=Connection,
+        ws="none",
         server_header=False,
         lifespan="on",
         timeout_graceful_shutdown=max(1, round(shutdown_grace_seconds)),
