@@ -1,0 +1,112 @@
+"""Too many callers, callers that leave, and a long day."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import MAX_LENGTH, PATIENCE_SECONDS, TEST_SCALE, Server, StartServer, wait_for
+
+pytestmark = pytest.mark.e2e
+
+LONG = "cat " * (MAX_LENGTH - 2)
+MEGABYTE = 1_000_000
+
+
+def client_of(server: Server, connections: int) -> httpx.AsyncClient:
+    """A client that opens as many connections as there are callers."""
+    limits = httpx.Limits(max_connections=connections)
+    return httpx.AsyncClient(base_url=server.url, limits=limits, timeout=PATIENCE_SECONDS)
+
+
+def test_a_full_queue_says_so(start_server: StartServer) -> None:
+    """Under more callers than it can hold a server answers 200 or 429 with Retry-After, and stays healthy."""
+    server = start_server("--no-warmup", "--max-queue-texts", 8, "--max-texts", 8)
+    statuses: list[int] = []
+    probes: list[int] = []
+    num_requests = int(8 * TEST_SCALE)
+
+    async def caller(http: httpx.AsyncClient) -> None:
+        for _ in range(num_requests):
+            response = await http.post("/encode", json={"texts": ["cat " * 60, "dog " * 30]})
+            statuses.append(response.status_code)
+            if response.status_code == 429:
+                assert int(response.headers["retry-after"]) >= 1
+                assert response.json()["code"] == "queue_full"
+
+    async def probe(http: httpx.AsyncClient, done: asyncio.Event) -> None:
+        while not done.is_set():
+            probes.append((await http.get("/health")).status_code)
+            await asyncio.sleep(0.05)
+
+    async def everyone() -> None:
+        done = asyncio.Event()
+        async with client_of(server, 41) as http:
+            probing = asyncio.create_task(probe(http, done))
+            await asyncio.gather(*(caller(http) for _ in range(40)))
+            done.set()
+            await probing
+
+    asyncio.run(everyone())
+    assert set(statuses) == {200, 429}
+    assert set(probes) == {200}
+    assert len(probes) > 3
+    assert server.sample("eyeline_rejected_total", reason="queue_full") == statuses.count(429)
+    assert server.sample("eyeline_texts_total", route="/encode") == 2 * statuses.count(200)
+    assert server.sample("eyeline_queue_texts") == 0
+    assert server.sample("eyeline_queue_tokens") == 0
+    assert server.sample("eyeline_inflight_requests") == 1  # this very one
+
+
+def test_work_for_callers_who_left_is_not_done(start_server: StartServer) -> None:
+    """50 callers send much work and leave: the next one is served long before that work could have been done.
+
+    https://github.com/vllm-project/vllm/issues/10087
+    """
+    server = start_server("--no-warmup", "--max-queue-tokens", 10_000_000)
+    num_callers, num_texts = 50, 20
+    started = time.perf_counter()
+    server.encode([LONG] * 8)
+    seconds_of_dead_work = (time.perf_counter() - started) / 8 * num_callers * num_texts
+
+    async def leave_early() -> None:
+        async with client_of(server, num_callers) as http:
+            body = {"texts": [LONG] * num_texts}
+            tasks = [asyncio.create_task(http.post("/encode", json=body)) for _ in range(num_callers)]
+            await asyncio.to_thread(
+                wait_for, lambda: server.sample("eyeline_queue_texts") > (num_callers - 2) * num_texts, "the queue"
+            )
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(leave_early())
+    started = time.perf_counter()
+    assert server.encode("short")["num_tokens"] == [3]
+    assert time.perf_counter() - started < seconds_of_dead_work / 3
+    assert server.sample("eyeline_cancelled_total") > (num_callers - 2) * num_texts
+    assert server.sample("eyeline_requests_total", route="/encode", status="499") == num_callers
+    wait_for(lambda: server.sample("eyeline_queue_texts") == 0, "an empty queue")
+    assert server.sample("eyeline_queue_tokens") == 0
+    assert server.sample("eyeline_texts_total", route="/encode") == 9
+
+
+def test_memory_stays_flat(start_server: StartServer) -> None:
+    """After 2,000 texts the process is under 700 MB, and the second half has added next to nothing."""
+    server = start_server("--no-warmup")
+    draw = random.Random(7)
+    words = ("cat", "dog", "tree", "under", "the", "a", "very", "quick", "fox", "mat")
+
+    def half() -> float:
+        for _ in range(int(1_000 * TEST_SCALE) // 20):
+            texts = [" ".join(draw.choices(words, k=draw.randint(1, 30))) for _ in range(20)]
+            server.encode(texts, attention={"items": [0], "layers": "all", "encoding": "base64"})
+        return server.sample("process_resident_memory_bytes")
+
+    first, second = half(), half()
+    assert second < 700 * MEGABYTE
+    assert second < first * 1.05 + 20 * MEGABYTE

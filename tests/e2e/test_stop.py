@@ -1,0 +1,94 @@
+"""How a server stops: nobody who was admitted is left without an answer, unless somebody asks twice."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import MAX_LENGTH, PATIENCE_SECONDS, Server, StartServer, wait_for
+
+pytestmark = pytest.mark.e2e
+
+LONG = "cat " * (MAX_LENGTH - 2)
+SECOND_STOP_SECONDS = 20.0  # for a batch, and for a crushed machine; far from the work that is given up
+
+
+@contextmanager
+def in_flight(server: Server, num_requests: int, num_texts: int) -> Iterator[list[Future[httpx.Response]]]:
+    """Send requests from threads, and go on when the server holds all of them."""
+
+    def send(_: int) -> httpx.Response:
+        body = {"texts": [LONG] * num_texts}
+        return httpx.post(f"{server.url}/encode", json=body, timeout=PATIENCE_SECONDS)
+
+    with ThreadPoolExecutor(num_requests) as threads:
+        futures = [threads.submit(send, number) for number in range(num_requests)]
+        # the request for the metrics is in flight as well
+        wait_for(lambda: server.sample("eyeline_inflight_requests") >= num_requests + 1, "the requests' arrival")
+        wait_for(lambda: server.sample("eyeline_queue_texts") > 0, "the queue")
+        yield futures
+
+
+def refuses_connections(server: Server) -> bool:
+    """Whether the port is closed."""
+    host, port = server.url.removeprefix("http://").split(":")
+    try:
+        with closing(socket.create_connection((host, int(port)), timeout=5)):
+            return False
+    except OSError:
+        return True
+
+
+def test_a_stop_answers_everyone(start_server: StartServer) -> None:
+    """SIGTERM with 20 requests in flight: all of them are answered in full, and the exit code is 0."""
+    server = start_server("--no-warmup", "--shutdown-grace-seconds", 120)
+    with in_flight(server, num_requests=20, num_texts=2) as futures:
+        server.signal()
+        responses = [future.result(PATIENCE_SECONDS) for future in futures]
+    assert [response.status_code for response in responses] == [200] * 20
+    assert all(len(response.json()["embeddings"]) == 2 for response in responses)
+    assert server.wait() == 0
+    assert refuses_connections(server)
+    assert {entry["level"] for entry in server.log_entries()} == {"info"}
+
+
+def test_a_second_signal_does_not_wait(start_server: StartServer) -> None:
+    """Asked twice, the server gives up what it holds and exits with 1."""
+    server = start_server("--no-warmup", "--max-queue-tokens", 10_000_000, "--shutdown-grace-seconds", 600)
+    with in_flight(server, num_requests=8, num_texts=100) as futures:  # 200,000 tokens: most of a minute of work
+        server.signal()
+        wait_for(lambda: "stopping" in server.log, "the first signal's effect")
+        server.signal(signal.SIGINT)
+        assert server.wait(SECOND_STOP_SECONDS) == 1
+        outcomes: list[Any] = [future.exception(PATIENCE_SECONDS) or future.result().status_code for future in futures]
+    assert 200 not in outcomes
+
+
+def test_the_drain_delay_keeps_the_door_open(start_server: StartServer) -> None:
+    """For the delay the server says that it is not ready, and serves whoever comes all the same; then it exits."""
+    server = start_server("--no-warmup", "--drain-delay-seconds", 3)
+    server.signal()
+    wait_for(lambda: "stopping" in server.log, "the signal's effect")
+    for path in ("/health", "/health/ready"):
+        response = server.client.get(path)
+        assert (response.status_code, response.json()) == (503, {"status": "draining"})
+    assert server.client.get("/health/live").status_code == 200
+    assert server.sample("eyeline_ready") == 0
+    assert server.encode("still served")["num_tokens"] == [4]
+    assert server.wait() == 0
+    assert refuses_connections(server)
+
+
+def test_ctrl_c_is_a_clean_stop(start_server: StartServer) -> None:
+    """SIGINT with nobody there: exit code 0, no traceback."""
+    server = start_server("--no-warmup")
+    server.signal(signal.SIGINT)
+    assert server.wait() == 0
+    assert "Traceback" not in server.log
