@@ -30,8 +30,14 @@ class HeadTooLargeError(Exception):
 class Connection(HttpToolsProtocol):
     """A connection with bounds on what is received, how long it takes, and how long an answer waits to be read."""
 
-    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
-        super().__init__(config, server_state, app_state)
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
         self.logger = _OfCallers(self.logger)  # type: ignore[assignment]  # has what the protocol uses
         self._head_bytes = 0
         self._unparsed_bytes = 0  # since the parser last found something
