@@ -22,15 +22,17 @@ from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.folder import DenseConfig, ModelFolder, read_json
-from model.formats import Format
+from model.formats import Format, Sources, weight_and_bias
 from model.formats.registry import find_format
-from model.heads import Dense
+from model.heads import Classifier, Dense
 from model.linear import pack_linear_layers
 
 log = logging.getLogger("eyeline.model")
 
 COMMON_PREFIXES = ("0.auto_model.", "auto_model.", "model.", "module.")
 """What wrappers put before a family's own names."""
+
+CLASSIFIER_SUFFIX = "ForSequenceClassification"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class LoadedEncoder:
     encoder : Encoder
         In evaluation mode, no gradients; its linear layers packed where the device has a kernel for that.
     format : Format
+    classifier : Classifier or None
+        In float32; only where ``config.json`` names a ``...ForSequenceClassification`` architecture.
     num_parameters : int
     ignored_keys : tuple of str
         Tensors that are known and not used.
@@ -49,6 +53,7 @@ class LoadedEncoder:
 
     encoder: Encoder
     format: Format
+    classifier: Classifier | None
     num_parameters: int
     ignored_keys: tuple[str, ...]
 
@@ -73,18 +78,43 @@ def load_encoder(
     if len(tensors) != len(files):
         raise CheckpointError(f"{folder.transformer}: two tensors have the same name once prefixes are removed")
     sources = found.sources(config)
-    ignored = _check_keys(found, sources, tensors)
+    head = _classifier_sources(found, folder)
+    ignored = _check_keys(found, sources | head, tensors)
     with torch.device("meta"):
         encoder = Encoder(config, attend)
-    state = _read_state(encoder, sources, _Reader(tensors), dtype, device)
-    _check_ranges(found, _Reader(tensors))
+    reader = _Reader(tensors)
+    state = _read_state(encoder, sources, reader, dtype, device)
+    _check_ranges(found, reader)
     encoder.load_state_dict(state, strict=True, assign=True)
     encoder.to(device=device, dtype=dtype)  # buffers: the fixed position table is not in the checkpoint
     encoder.eval().requires_grad_(requires_grad=False)
     pack_linear_layers(encoder)
     if ignored:
         log.info("%s: %d tensors are known and not used, such as %s", folder.path, len(ignored), ignored[0])
-    return LoadedEncoder(encoder, found, sum(tensor.numel() for tensor in state.values()), ignored)
+    classifier = _load_classifier(found, head, config.hidden_size, reader, device)
+    num_parameters = sum(tensor.numel() for tensor in state.values())
+    return LoadedEncoder(encoder, found, classifier, num_parameters, ignored)
+
+
+def _classifier_sources(found: Format, folder: ModelFolder) -> Sources:
+    """Map the classification head's parameters, if the folder has a head that can be run here."""
+    architectures = folder.config.get("architectures") or ()
+    if found.classifier is None or not any(str(name).endswith(CLASSIFIER_SUFFIX) for name in architectures):
+        return {}
+    return weight_and_bias("dense", found.classifier.dense) | weight_and_bias("out", found.classifier.out)
+
+
+def _load_classifier(
+    found: Format, head: Sources, hidden_size: int, reader: _Reader, device: torch.device
+) -> Classifier | None:
+    """Load the classification head, in float32."""
+    if found.classifier is None or not head:
+        return None
+    num_labels = reader[head["out.bias"][0]].shape[0]
+    with torch.device("meta"):
+        classifier = Classifier(hidden_size, num_labels, found.classifier.activation)
+    classifier.load_state_dict(_read_state(classifier, head, reader, torch.float32, device), strict=True, assign=True)
+    return classifier.eval().requires_grad_(requires_grad=False)
 
 
 def load_dense(config: DenseConfig, device: torch.device) -> Dense:

@@ -90,6 +90,7 @@ class Embedder:
         self.device = device
         self._encoder = loaded.encoder
         self._dense = tuple(dense)
+        self._classifier = loaded.classifier
         self.dimensions: int = folder.dense[-1].out_features if folder.dense else self.config.hidden_size
         parameter = next(self._encoder.parameters())
         self.info = ModelInfo(
@@ -207,16 +208,23 @@ class Embedder:
         -------
         list of B Row
             In the order of ``inputs``. A row does not depend on the other texts of the batch beyond rounding.
+
+        Raises
+        ------
+        ValueError
+            If logits are asked for and the model has no classification head.
         """
         batch = pack(inputs, self.device)
         ordered = [specs[index] for index in batch.order]
         output = self._encoder(batch, [spec.attention for spec in ordered])
         embeddings = self._embeddings(output.last_hidden_state, batch, inputs, ordered)
+        logits = self._logits(output.last_hidden_state, batch, ordered)
         rows = [Row() for _ in inputs]
         for packed, index in enumerate(batch.order):
             row, spec = rows[index], ordered[packed]
             maps = output.attentions[packed]
             row.embedding = embeddings[packed]
+            row.logits = logits[packed].copy() if spec.logits else None
             row.attention = None if maps is None else maps.numpy()
             if spec.token_states:
                 start = batch.starts[packed]
@@ -239,6 +247,14 @@ class Embedder:
                 if spec.pooled and (spec.dimensions, spec.normalize) == (dimensions, normalize):
                     embeddings[index] = finished[index].copy()
         return embeddings
+
+    def _logits(self, hidden_states: Tensor, batch: PackedBatch, specs: Sequence[OutputSpec]) -> FloatArray:
+        """Run the classification head on the first tokens: (B, labels) in packed order; empty where nobody asked."""
+        if not any(spec.logits for spec in specs):
+            return np.empty((0, 0), dtype=np.float32)
+        if self._classifier is None:
+            raise ValueError("logits were asked for, and the model folder has no classification head that is run here")
+        return _to_array(self._classifier(hidden_states[list(batch.starts)].float()))
 
     def check_dimensions(self, dimensions: int | None, *, param: str = "dimensions") -> int | None:
         """Return ``dimensions`` if the model has as many.

@@ -21,6 +21,27 @@ HEAD_ACTIVATIONS: dict[HeadActivation, Callable[[Tensor], Tensor]] = {
 }
 
 
+class Classifier(nn.Module):
+    """Two linear layers with an activation between them, on the first token of a text.
+
+    Parameters
+    ----------
+    hidden_size, num_labels : int
+    activation : HeadActivation
+    """
+
+    def __init__(self, hidden_size: int, num_labels: int, activation: HeadActivation) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.out = nn.Linear(hidden_size, num_labels)
+        self.activation = activation
+
+    def forward(self, first_tokens: Tensor) -> Tensor:
+        """Map (B, D) to logits (B, num_labels)."""
+        logits: Tensor = self.out(HEAD_ACTIVATIONS[self.activation](self.dense(first_tokens)))
+        return logits
+
+
 class Dense(nn.Module):
     """A linear layer and an activation on the pooled vector (``2_Dense`` in a model folder).
 

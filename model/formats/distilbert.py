@@ -6,7 +6,7 @@ References: Sanh et al. 2019; tensor names as in the ``DistilBertModel`` checkpo
 from __future__ import annotations
 
 from model.config import EncoderConfig
-from model.formats import Format, RawConfig, Sources, weight_and_bias
+from model.formats import ClassifierKeys, Format, RawConfig, Sources, weight_and_bias
 from model.formats.bert import activation, embedding_sources
 
 
@@ -55,6 +55,7 @@ DISTILBERT = Format(
     prefixes=("distilbert.",),
     encoder_config=encoder_config,
     sources=sources,
+    classifier=ClassifierKeys("pre_classifier", "classifier", "relu"),
     ignored=(
         r"vocab_transform\..*",
         r"vocab_layer_norm\..*",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import cast
 
 from model.config import EncoderConfig
-from model.formats import Format, RawConfig, Sources, weight_and_bias
+from model.formats import ClassifierKeys, Format, RawConfig, Sources, weight_and_bias
 from model.formats.bert import HEAD_KEYS, activation, embedding_sources
 
 PADDING_ID = 1
@@ -73,6 +73,7 @@ MPNET = Format(
     prefixes=("mpnet.",),
     encoder_config=encoder_config,
     sources=sources,
+    classifier=ClassifierKeys("classifier.dense", "classifier.out_proj", "tanh"),
     ignored=(*HEAD_KEYS, r"qa_outputs\..*"),
     ranges={"embeddings.position_ids": 0},
 )

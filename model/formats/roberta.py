@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from model.config import EncoderConfig
-from model.formats import Format, RawConfig
+from model.formats import ClassifierKeys, Format, RawConfig
 from model.formats.bert import HEAD_KEYS, sources
 from model.formats.bert import encoder_config as bert_config
 
@@ -32,6 +32,7 @@ ROBERTA = Format(
     prefixes=("roberta.",),
     encoder_config=encoder_config,
     sources=sources,
+    classifier=ClassifierKeys("classifier.dense", "classifier.out_proj", "tanh"),
     ignored=(*HEAD_KEYS, r"qa_outputs\..*"),
     ranges={"embeddings.position_ids": 0},
 )
