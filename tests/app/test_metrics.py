@@ -170,15 +170,15 @@ def test_queue_is_set_not_added(metrics: Metrics) -> None:
 
 def test_batches(metrics: Metrics) -> None:
     """A batch counts its texts, its tokens, its padding and its time; a failed one counts as a failure."""
-    model = metrics.for_model("base", padding_ratio=lambda num_tokens: 0.25)
+    model = metrics.for_model("grouped", padding_ratio=lambda num_tokens: 0.25)
     model.batch_finished([5, 7, 12], 0.02)
     model.batch_failed()
-    assert value(metrics, "batch_texts_sum", model="base") == 3
-    assert value(metrics, "batch_tokens_sum", model="base") == 24
-    assert value(metrics, "batch_padding_ratio_sum", model="base") == 0.25
-    assert value(metrics, "batch_duration_seconds_sum", model="base") == 0.02
-    assert value(metrics, "batch_texts_count", model="base") == 1
-    assert value(metrics, "batch_failures_total", model="base") == 1
+    assert value(metrics, "batch_texts_sum", model="grouped") == 3
+    assert value(metrics, "batch_tokens_sum", model="grouped") == 24
+    assert value(metrics, "batch_padding_ratio_sum", model="grouped") == 0.25
+    assert value(metrics, "batch_duration_seconds_sum", model="grouped") == 0.02
+    assert value(metrics, "batch_texts_count", model="grouped") == 1
+    assert value(metrics, "batch_failures_total", model="grouped") == 1
 
 
 def test_padding_ratio_from_lengths(metrics: Metrics) -> None:
