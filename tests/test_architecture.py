@@ -45,7 +45,7 @@ MAX_DOCUMENTED_LINES = 600
 """Above this no reason is good enough."""
 
 
-def tests_file(module: Path) -> Path:
+def file_with_tests(module: Path) -> Path:
     """Where the tests of a module are: ``app/routes/encode.py`` -> ``tests/app/routes/test_encode.py``."""
     return ROOT / "tests" / module.parent / f"test_{module.name}"
 
@@ -54,7 +54,7 @@ def tests_file(module: Path) -> Path:
 def test_every_module_has_its_test_file(module: Path) -> None:
     """A newcomer finds the tests of a module by its name; an exception has a reason, and only while it is one."""
     is_exception = str(module) in WITHOUT_TESTS_OF_THEIR_OWN
-    assert tests_file(module).is_file() != is_exception
+    assert file_with_tests(module).is_file() != is_exception
 
 
 def test_every_exception_is_of_a_module() -> None:
