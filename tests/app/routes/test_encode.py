@@ -647,7 +647,6 @@ COVERED_ELSEWHERE = {
     "unsupported_media_type": "tests/app/test_requests.py",
     "internal_error": "tests/app/test_middleware.py",
     "token_id_out_of_range": "no route takes token ids yet",
-    "pair_not_supported": "test_pairs_need_a_template",
 }
 
 
