@@ -151,6 +151,8 @@ def verify_checksums(folder: Path) -> None:
     if not sums.exists():
         return
     for line in sums.read_text(encoding="utf-8").splitlines():
+        if not line.strip():
+            continue
         digest, _, name = line.partition(" ")
         file = folder / name.strip().removeprefix("*")
         if not file.is_file():

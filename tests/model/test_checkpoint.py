@@ -26,6 +26,7 @@ from tests.model.folders import (
     write_modules,
     write_tensors,
 )
+from tests.model.test_reference import convert_seed
 
 FILE = "model.safetensors"
 QUERY = "encoder.layer.1.attention.self.query.weight"
@@ -192,6 +193,12 @@ def test_the_asked_dtype_holds_for_all(folder: Path, dtype: torch.dtype) -> None
     assert {tensor.dtype for tensor in [*encoder.parameters(), *encoder.buffers()]} == {dtype}
 
 
+def test_the_fixed_positions_have_the_asked_dtype_too(tmp_path: Path) -> None:
+    """Sinusoids are in no file: they follow the weights all the same."""
+    encoder = load(convert_seed("seed-0", tmp_path), torch.bfloat16).encoder
+    assert [buffer.dtype for buffer in encoder.buffers()] == [torch.bfloat16]
+
+
 def test_known_tensors_beside_the_encoder_are_counted(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Poolers and heads are left out, counted, and named in one line of the log; position ids are checked instead."""
     change(
@@ -346,6 +353,13 @@ def test_matching_checksums_load(folder: Path) -> None:
     sums = write_sums(folder, FILE, "1_Pooling/config.json")
     sums.write_text(sums.read_text().replace("  1_", " *1_"))
     assert load(folder).num_parameters > 0
+
+
+def test_an_empty_line_lists_nothing(folder: Path) -> None:
+    """A list edited by hand may end with empty lines."""
+    sums = write_sums(folder, FILE)
+    sums.write_text(f"\n{sums.read_text()}\n \n")
+    verify_checksums(folder)
 
 
 def test_a_changed_file_is_named(folder: Path) -> None:

@@ -122,7 +122,8 @@ def cgroup(folder: Path, version: int, quota: str, period: str) -> Path:
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
-    ("quota", "threads"), [("200000", 2), ("250000", 3), ("50000", 1), ("1000", 1), ("6400000", 8), ("800000", 8)]
+    ("quota", "threads"),
+    [("0", 1), ("200000", 2), ("250000", 3), ("50000", 1), ("1000", 1), ("6400000", 8), ("800000", 8)],
 )
 def test_threads_are_the_quota_rounded_up(
     version: int, quota: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

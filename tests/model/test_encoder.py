@@ -187,9 +187,10 @@ def test_maps_change_no_state(name: str) -> None:
         assert maps is None
 
 
-def test_maps_come_in_the_asked_order_for_those_who_ask() -> None:
+@pytest.mark.parametrize("positions", ["learned", "relative"])
+def test_maps_come_in_the_asked_order_for_those_who_ask(positions: str) -> None:
     """Layers and heads stand as the selection names them, text by text; who did not ask gets None."""
-    config = make_config(num_hidden_layers=3, num_attention_heads=4)
+    config = make_config(num_hidden_layers=3, num_attention_heads=4, positions=positions)
     encoder = make_encoder(config)
     texts = make_texts((4, 7, 4))
     whole = [maps for _, maps in run(encoder, texts, all_maps(config))]

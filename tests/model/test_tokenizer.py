@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,7 +15,7 @@ from tokenizers import models, pre_tokenizers
 from model.contract import EncodeInput, TokenTable, WordTable
 from model.errors import InputError, PairError, PromptError, TextTooLongError, TokenIdError
 from model.tokenizer import SpecialTokens, Text, Tokenizer, TokenizerConfig, longest_first
-from tests.model.answers import MINILM
+from tests.model.answers import MINILM, REPOSITORY
 from tests.model.folders import IDS, PIECES, byte_level, wordpiece
 
 steady = settings(deadline=None)  # a busy machine is no failure
@@ -235,6 +237,25 @@ def test_a_pair_that_is_too_long_is_refused_where_it_may_not_be_cut() -> None:
         make().encode([("cat " * 5, "dog " * 5)], truncate=False)
     assert (caught.value.limit, caught.value.actual) == (12, 13)
     assert make().encode([("cat " * 5, "dog " * 4)], truncate=False)[0].num_tokens == 12
+
+
+MEASURE = """
+import resource
+from tests.model.test_tokenizer import make
+tokenizer = make()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+[text] = tokenizer.encode([("cat " * 1500, "dog " * 1500)], details=True)
+assert text.num_tokens == 12 and text.num_tokens_total == 3003
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_long_pair_takes_little_memory() -> None:
+    """What is cut off two texts is dropped, not joined piece by piece with each other: that would be 90,000 pieces."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE], cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert int(done.stdout) < 20_000  # KiB
 
 
 def slow_longest_first(first: int, second: int, room: int) -> tuple[int, int]:

@@ -92,6 +92,9 @@ def test_a_space_joined_to_a_token_is_not_the_words() -> None:
 def test_empty_spans_belong_to_the_word_that_begins_there() -> None:
     """A lone space mark before a word is that word's; one behind the last word is the last word's."""
     assert words("a b", [(0, 1), (2, 2), (2, 3), (3, 3)], [0, 1, 1, 1])[1] == [0, 1, 1, 1]
+    assert words("a b", [(0, 1), (1, 1), (2, 3)], [0, 1, 1])[1] == [0, 1, 1]
+    assert words("a b", [(0, 1), (2, 2)], [0, 1]) == (["a", "b"], [0, 1])
+    assert words("  a", [(0, 0)], [0]) == (["a"], [0])
 
 
 def test_a_run_without_a_token_is_no_word() -> None:
