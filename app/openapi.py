@@ -12,6 +12,17 @@ from app.schemas.encode import EncodeRequest, SimilarityRequest, TokenizeRequest
 
 REQUESTS = (EncodeRequest, SimilarityRequest, TokenizeRequest)
 
+REQUEST_ID_HEADER = {
+    "description": "The caller's own where it is valid, else a new one.",
+    "required": True,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 128},
+}
+RETRY_AFTER_HEADER = {
+    "description": "Seconds until the same request is likely to succeed.",
+    "required": True,
+    "schema": {"type": "integer", "minimum": 1},
+}
+
 
 def describe(app: FastAPI) -> None:
     """Give ``app`` an ``openapi()`` that knows its request bodies and says how errors are sent."""
@@ -25,6 +36,7 @@ def describe(app: FastAPI) -> None:
             _, requests = models_json_schema([(model, "validation") for model in REQUESTS], ref_template=template)
             schema["components"]["schemas"] |= requests["$defs"]
             _mark_problems(schema)
+            _add_headers(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -40,3 +52,14 @@ def _mark_problems(schema: dict[str, Any]) -> None:
                 reference = content.get("application/json", {}).get("schema", {}).get("$ref", "")
                 if reference.endswith("/ProblemResponse"):
                     content["application/problem+json"] = content.pop("application/json")
+
+
+def _add_headers(schema: dict[str, Any]) -> None:
+    """Name the headers of answers: every one has an id, and those that ask to come again say when."""
+    for path in schema["paths"].values():
+        for operation in path.values():
+            for status, response in operation["responses"].items():
+                headers = response.setdefault("headers", {})
+                headers["X-Request-ID"] = REQUEST_ID_HEADER
+                if status == "429":
+                    headers["Retry-After"] = RETRY_AFTER_HEADER

@@ -70,7 +70,7 @@ def server_timing(timings: Timings, started: float) -> str:
 @router.post(
     "/encode",
     response_model=EncodeResponse,
-    responses=PROBLEMS,
+    responses=PROBLEMS | {200: {"content": {CONTENT_TYPES[form]: {} for form in ("safetensors", "npz")}}},
     openapi_extra=json_body(EncodeRequest),
     summary="Sentence embeddings and, on request, attention maps",
 )

@@ -13,13 +13,16 @@ from app.version import VERSION
 
 router = APIRouter()
 
+PROBE_METHODS = ["GET", "HEAD"]
+"""Served by one route, so that ``Allow`` names both; GET's own route below describes it."""
+
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "Loading or draining"}}
 
 
 @router.get("/health", response_model=Health, responses=NOT_READY, operation_id="health")
 @router.get("/health/ready", response_model=Health, responses=NOT_READY, operation_id="health_ready")
-@router.head("/health", include_in_schema=False)
-@router.head("/health/ready", include_in_schema=False)
+@router.api_route("/health", methods=PROBE_METHODS, include_in_schema=False)
+@router.api_route("/health/ready", methods=PROBE_METHODS, include_in_schema=False)
 async def ready(request: Request) -> Response:
     """Whether a request that comes now will be served: 200 or 503."""
     state = state_of(request)
@@ -27,7 +30,7 @@ async def ready(request: Request) -> Response:
 
 
 @router.get("/health/live", response_model=Health)
-@router.head("/health/live", include_in_schema=False)
+@router.api_route("/health/live", methods=PROBE_METHODS, include_in_schema=False)
 async def live() -> Response:
     """Whether the process answers at all."""
     return _health("live", 200)
