@@ -183,6 +183,9 @@ class Tokenizer:
             raise PairError(
                 "the model's tokenizer has no way to mark where the second text of a pair begins", param=param
             )
+        if second is not None and self.max_length < num_special + 2:
+            message = f"the model reads {self.max_length} tokens, which leaves no room for a pair"
+            raise PairError(message, param=param, limit=self.max_length, actual=num_special + 2)
         lengths = [len(first), len(second) if second is not None else 0]
         total = sum(lengths) + num_special
         if not total:

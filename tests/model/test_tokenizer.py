@@ -231,6 +231,14 @@ def test_a_tokenizer_without_a_template_takes_no_pairs() -> None:
     assert tokenizer.encode(["cat"])[0].input_ids == [IDS["cat"]]
 
 
+def test_a_pair_needs_room_for_a_token_of_each() -> None:
+    """A model that reads 4 tokens has no room for a pair, cut or not; one that reads 5 has."""
+    with pytest.raises(PairError) as caught:
+        make(max_length=4).encode([("cat", "dog")])
+    assert (caught.value.limit, caught.value.actual) == (4, 5)
+    assert make(max_length=5).encode([("cat " * 9, "dog " * 9)])[0].num_tokens == 5
+
+
 def test_a_pair_that_is_too_long_is_refused_where_it_may_not_be_cut() -> None:
     """Both texts and three special tokens count."""
     with pytest.raises(TextTooLongError) as caught:
