@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 MAX_PROMPT_CHARACTERS = 4_096
 """It is put before every text of a request, so that a long one would make a small body a huge amount of work."""
@@ -25,6 +25,23 @@ Indices = Annotated[list[Index], Field(fail_fast=True)]
 Selection = Annotated[
     list[Index], Field(fail_fast=True, json_schema_extra={"minItems": 1, "uniqueItems": True})
 ]  # both are checked where the model is known, which words the error better
+
+
+def _must_be_true(value: bool) -> bool:
+    if not value:
+        raise ValueError("should be true")
+    return value
+
+
+def _must_be_false(value: bool) -> bool:
+    if value:
+        raise ValueError("should be false")
+    return value
+
+
+# Not Literal: it compares with ==, so that 0 would pass for false, and 1.0 for true.
+OnlyTrue = Annotated[bool, AfterValidator(_must_be_true), Field(json_schema_extra={"const": True})]
+OnlyFalse = Annotated[bool, AfterValidator(_must_be_false), Field(json_schema_extra={"const": False})]
 Dimensions = Annotated[int, Field(ge=1, le=MAX_INTEGER, json_schema_extra={"format": "int32"})]
 
 
@@ -56,9 +73,9 @@ class AttentionOptions(Body):
     special: Literal["keep"] = Field("keep", description="Special tokens keep their rows and columns.")
     rollout: None = Field(None, description="Only null: no rollout.")
     top_k: None = Field(None, description="Only null: every weight is returned.")
-    min_weight: Annotated[float, Field(ge=0, le=0)] | Literal[0] = Field(0, description="Only 0: every weight.")
-    maps: Literal[True] = Field(True, description="Return the maps themselves.")
-    stats: Literal[False] = Field(False, description="Only false: no statistics.")
+    min_weight: float = Field(0, ge=0, le=0, description="Only 0: every weight.")
+    maps: OnlyTrue = Field(True, description="Return the maps themselves.")
+    stats: OnlyFalse = Field(False, description="Only false: no statistics.")
     dtype: Literal["float16", "float32"] = Field("float16", description="Number type of base64 and binary maps.")
     encoding: Literal["list", "base64"] = Field("list", description="How maps stand in a JSON answer.")
     digits: int = Field(4, ge=1, le=9, description="Significant digits of each weight in a list.")
