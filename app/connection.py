@@ -150,7 +150,7 @@ class Connection(HttpToolsProtocol):
     def _give_up_receiving(self) -> None:
         """Let a caller go who does not finish his request; unless he still waits for the answer to an earlier one."""
         self._receiving = None
-        if self._is_busy() and self._running is not self.cycle:
+        if self._running is not None and self._is_busy() and not self._running.more_body:
             self._expect_more()
         elif not self.transport.is_closing():
             self.transport.close()

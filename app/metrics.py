@@ -208,7 +208,7 @@ class Metrics:
         """
         try:
             encode, content_type = choose_encoder(accept or "")
-        except ValueError:  # a version that is no number
+        except (TypeError, ValueError):  # a version that is no number
             encode, content_type = choose_encoder("")
         return encode(self.registry), content_type
 
