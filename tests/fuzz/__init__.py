@@ -1,0 +1,1 @@
+"""Generated requests against a running server."""
