@@ -51,7 +51,8 @@ async def test_first_not_ready_then_stop_accepting() -> None:
     """At the first signal readiness is off at once, and the listeners stay open for the delay."""
     server, state = make_server(drain_delay_seconds=3_600)
     server._stop(signal.SIGTERM)
-    await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
     assert state.is_draining
     assert not server.should_exit
     assert not server.force_exit
