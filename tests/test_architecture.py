@@ -21,6 +21,7 @@ MODULES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROO
 
 WITHOUT_TESTS_OF_THEIR_OWN = {
     "app/__init__.py": "a docstring",
+    "app/connection.py": "tests/app/test_attacks.py sends it what hostile callers send",
     "app/routes/__init__.py": "a docstring",
     "app/schemas/__init__.py": "a docstring",
     "model/__init__.py": "a docstring",
@@ -36,6 +37,7 @@ LONGER = {
     "app/metrics.py": "one list of metrics, with their meaning",
     "app/service.py": "the flow of a request, readable from top to bottom",
     "app/settings.py": "one list of options, with their documentation",
+    "model/checkpoint.py": "a folder's tensors, and every reason to refuse them",
     "model/convert.py": "the names of two documents' tensors, and every refusal",
     "model/embedder.py": "the one object that owns a loaded model",
 }
@@ -66,10 +68,12 @@ def test_every_exception_is_of_a_module() -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_no_module_grows_unnoticed(module: Path) -> None:
-    """Above 300 lines a module needs a reason, and a reason needs a module above 300 lines."""
+    """Above 300 lines a module needs a reason, and a reason needs a module that is about as long."""
     num_lines = len((ROOT / module).read_text().splitlines())
-    assert (num_lines > MAX_LINES) == (str(module) in LONGER), f"{module} has {num_lines} lines"
-    assert num_lines <= MAX_DOCUMENTED_LINES
+    if str(module) in LONGER:
+        assert 0.9 * MAX_LINES < num_lines <= MAX_DOCUMENTED_LINES, f"{module} has {num_lines} lines"
+    else:
+        assert num_lines <= MAX_LINES, f"{module} has {num_lines} lines and no reason in LONGER"
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
