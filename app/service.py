@@ -31,6 +31,9 @@ from model.tokenizer import Text
 INLINE_CHARACTERS = 4_000
 """Up to so many characters are tokenized on the event loop (a few hundred microseconds); more go to a thread."""
 
+LONG_CHARACTERS = 200_000
+"""A request of more is tokenized alone, as a text takes up to 500 times its characters in bytes until it is cut."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -128,6 +131,7 @@ class Service:
         self.limits = limits
         self._default = models[0]
         self._timeout_seconds = timeout_seconds
+        self._long_turn = asyncio.Lock()
         self._clock = clock
 
     async def encode(self, request: EncodeRequest, *, binary: bool, route: str) -> Encoded:
@@ -211,7 +215,13 @@ class Service:
             return tokenizer.encode(texts, prompt=prompt, truncate=options.truncate, details=details)
 
         characters = sum(map(_num_characters, texts)) + len(prompt) * len(texts)
-        inputs = encode() if characters <= INLINE_CHARACTERS else await asyncio.to_thread(encode)
+        if characters <= INLINE_CHARACTERS:
+            inputs = encode()
+        elif characters <= LONG_CHARACTERS:
+            inputs = await asyncio.to_thread(encode)
+        else:
+            async with self._long_turn:
+                inputs = await asyncio.to_thread(encode)
         return inputs, self._clock() - started
 
     async def _run(

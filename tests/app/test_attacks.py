@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import tokenizers
@@ -21,6 +22,7 @@ from uvicorn.server import ServerState
 
 from app.connection import MAX_HEAD_BYTES, RECEIVE_SECONDS, STALL_SECONDS, Connection
 from app.requests import MAX_FINDINGS
+from app.service import LONG_CHARACTERS
 from model.tokenizer import SLICE_CHARACTERS, Tokenizer, TokenizerConfig
 from model.words import words_of
 from tests.app.conftest import Served
@@ -192,6 +194,42 @@ def test_long_texts_are_tokenized_one_after_the_other(backend: tokenizers.Tokeni
     assert [row.num_tokens_total - 2 for row in rows] == [1, words, words // 3 + 2, 2, *[words // 2] * 5]
     assert max(sizes) <= SLICE_CHARACTERS
     assert len(sizes) < len(texts)
+
+
+class Counting:
+    """A tokenizer that knows how many callers are in it at once."""
+
+    def __init__(self, inner: Tokenizer) -> None:
+        self._inner = inner
+        self._lock = threading.Lock()
+        self._now = 0
+        self.most = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def encode(self, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+        try:
+            return self._inner.encode(*args, **kwargs)
+        finally:
+            with self._lock:
+                self._now -= 1
+
+
+@pytest.mark.parametrize(("characters", "is_alone"), [(LONG_CHARACTERS // 2, False), (LONG_CHARACTERS * 2, True)])
+async def test_long_requests_take_turns(server: Served, characters: int, is_alone: bool) -> None:
+    """Requests of very many characters are tokenized one at a time, so that their memory does not add up; others
+    are not held up by one another.
+    """
+    counting = Counting(server.embedder.tokenizer)
+    server.embedder.tokenizer = cast(Tokenizer, counting)
+    body = {"texts": "a." * (characters // 2)}
+    responses = await asyncio.gather(*(server.post("/tokenize", body) for _ in range(6)))
+    assert [response.status_code for response in responses] == [200] * 6
+    assert (counting.most == 1) is is_alone
 
 
 def test_words_of_one_long_run() -> None:
