@@ -42,7 +42,8 @@ class LoadedEncoder:
     Attributes
     ----------
     encoder : Encoder
-        In evaluation mode, no gradients; its linear layers packed where the device has a kernel for that.
+        In evaluation mode, no gradients; its linear layers packed, unless asked otherwise, where the device has a kernel
+        for that.
     format : Format
     classifier : Classifier or None
         In float32; only where ``config.json`` names a ``...ForSequenceClassification`` architecture.
@@ -59,9 +60,23 @@ class LoadedEncoder:
 
 
 def load_encoder(
-    folder: ModelFolder, dtype: torch.dtype, device: torch.device, attend: Attend = attend_fused
+    folder: ModelFolder,
+    dtype: torch.dtype,
+    device: torch.device,
+    attend: Attend = attend_fused,
+    *,
+    pack: bool = True,
 ) -> LoadedEncoder:
     """Build the encoder that a folder describes, with the folder's weights.
+
+    Parameters
+    ----------
+    folder : ModelFolder
+    dtype : torch.dtype
+    device : torch.device
+    attend : Attend
+    pack : bool
+        Lay the linear layers out for serving; False keeps weights that can be trained.
 
     Raises
     ------
@@ -88,7 +103,8 @@ def load_encoder(
     encoder.load_state_dict(state, strict=True, assign=True)
     encoder.to(device=device, dtype=dtype)  # buffers: the fixed position table is not in the checkpoint
     encoder.eval().requires_grad_(requires_grad=False)
-    pack_linear_layers(encoder)
+    if pack:
+        pack_linear_layers(encoder)
     if ignored:
         log.info("%s: %d tensors are known and not used, such as %s", folder.path, len(ignored), ignored[0])
     classifier = _load_classifier(found, head, config.hidden_size, reader, device)

@@ -144,21 +144,35 @@ def convert_state_dict(
         raise CheckpointError(f"{file}: {error}.") from error
     _check_tensors(tensors, family, config, file)
     _check_tokenizer(tokenizer, config.vocab_size)
-    documents = {
-        "config.json": raw,
+    documents = folder_documents(raw, pooling)
+    _write_folder(destination, documents, tensors, tokenizer)
+    return Conversion(family, config, unused)
+
+
+def folder_documents(raw: Mapping[str, Any], pooling: str, *, lowercase: bool = False) -> dict[str, Any]:
+    """Say what a folder of one of the seeds' families tells about itself: file name -> JSON document.
+
+    Parameters
+    ----------
+    raw : mapping
+        ``config.json``, with every size.
+    pooling : {"mean", "cls", "max", "lasttoken"}
+    lowercase : bool
+        Texts are lower-cased before the tokenizer sees them.
+    """
+    return {
+        "config.json": dict(raw),
         "modules.json": [
             {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
             {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
         ],
         "1_Pooling/config.json": {
-            "word_embedding_dimension": config.hidden_size,
+            "word_embedding_dimension": raw["hidden_size"],
             **{switch: mode == pooling for mode, switch in POOLING_MODES.items()},
             "include_prompt": True,
         },
-        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
+        "sentence_bert_config.json": {"max_seq_length": raw["max_position_embeddings"], "do_lower_case": lowercase},
     }
-    _write_folder(destination, documents, tensors, tokenizer)
-    return Conversion(family, config, unused)
 
 
 def _refuse_taken(destination: Path) -> None:
