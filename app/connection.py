@@ -55,7 +55,6 @@ class Connection(HttpToolsProtocol):
         """Tell the running request, which with pipelining is not the one that uvicorn tells."""
         self._stop_receiving()
         self._stop_watching()
-        self.pipeline.clear()
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
