@@ -12,14 +12,16 @@ TORCH_INDEX_URL ?=
 MODEL ?= all-MiniLM-L6-v2
 
 PIP := -m pip --disable-pip-version-check --no-input --quiet --quiet
-SOURCES := app model tests $(wildcard bench)
+SOURCES := app model training tests $(wildcard bench)
 
-# One environment a job: the server's own (no test tools, no transformers), the developer's, the oracles'.
+# One environment a job: the server's own (no test tools, no transformers), the developer's, the oracles', and the one
+# that trains (the server's, with plots and Parquet files).
 RUNTIME := .venv-runtime
 DEV := .venv
 ORACLE := .venv-oracle
+TRAINING := .venv-training
 
-.PHONY: help setup weights serve test check check-long check-gpu bench image fix lock clean
+.PHONY: help setup weights serve test check check-long check-gpu bench train-demo image fix lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -43,7 +45,8 @@ setup: $(DEV)/.ready ## the developer's environment, .venv (quick when nothing c
 $(RUNTIME)/.locked: requirements/runtime.txt
 $(DEV)/.locked: requirements/dev.txt
 $(ORACLE)/.locked: requirements/oracle.txt
-.SECONDARY: $(RUNTIME)/.locked $(DEV)/.locked $(ORACLE)/.locked
+$(TRAINING)/.locked: requirements/training.txt
+.SECONDARY: $(RUNTIME)/.locked $(DEV)/.locked $(ORACLE)/.locked $(TRAINING)/.locked
 
 weights: $(RUNTIME)/.ready ## fetch the default model into weights/ (nothing to do when it is there)
 	@$(RUNTIME)/bin/eyeline weights fetch $(MODEL)
@@ -67,6 +70,9 @@ bench: $(ORACLE)/.ready weights ## speed of the library and of the server, next 
 	@$(ORACLE)/bin/python bench/library.py
 	@$(ORACLE)/bin/python bench/server.py
 
+train-demo: $(TRAINING)/.ready weights ## train a small encoder from 5,000 sentences, in under ten minutes on two cores
+	@$(TRAINING)/bin/python -m training.demo build/demo
+
 image: ## the container image, through docker compose
 	@docker compose build app
 
@@ -83,9 +89,10 @@ COMPILE = $(DEV)/bin/uv pip compile pyproject.toml --override requirements/overr
 lock: ## write requirements/*.txt anew from pyproject.toml (UPGRADE=--upgrade for newer versions)
 	@[ -x $(DEV)/bin/uv ] || { echo "make setup first: uv is not in $(DEV)"; exit 1; }
 	@$(COMPILE) --output-file requirements/runtime.txt
-	@$(COMPILE) --constraint requirements/runtime.txt --extra dev --output-file requirements/dev.txt
+	@$(COMPILE) --constraint requirements/runtime.txt --extra dev --extra training --output-file requirements/dev.txt
+	@$(COMPILE) --constraint requirements/runtime.txt --extra training --output-file requirements/training.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra oracle --output-file requirements/oracle.txt
 
 clean: ## remove environments and caches; weights/ stays
-	@rm -rf $(RUNTIME) $(DEV) $(ORACLE) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@find app model tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf $(RUNTIME) $(DEV) $(ORACLE) $(TRAINING) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find app model training tests -name __pycache__ -type d -prune -exec rm -rf {} +

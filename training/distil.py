@@ -1,0 +1,303 @@
+"""Teach a small encoder to embed as a larger one does: ``python -m training.distil TEACHER OUT --corpus FILE ...``.
+
+The teachers' embeddings of all texts are computed first and kept on disk; then the student learns to give the same
+vectors (``cosine``, ``mse``) and the same similarities between the texts of a batch (``similarity``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from model.checkpoint import load_encoder
+from model.contract import FloatArray
+from model.embedder import Embedder
+from model.folder import ModelFolder, read_folder, read_tokenizer
+from training.cache import CacheKey, HalfArray, cached_embeddings, teacher_digest, texts_digest
+from training.data import Corpus, CorpusSpec, choose_texts, read_corpora, token_batches
+from training.errors import RunError
+from training.inherit import inherit, spread_layers
+from training.losses import cosine_loss, matryoshka_similarity_loss, mse_loss
+from training.run import (
+    DevSet,
+    Place,
+    add_run_options,
+    choose_place,
+    open_run,
+    prepare_out,
+    run_command,
+    split_places,
+    train_and_export,
+)
+from training.student import FAMILIES, Student, TokenStore, embed, load_student, new_encoder, student_config
+from training.trainer import BatchLoss
+from training.vocabulary import matching_rows, train_wordpiece
+
+
+@dataclass(frozen=True, slots=True)
+class LossWeights:
+    """How much each loss counts; 0 leaves it out."""
+
+    cosine: float
+    mse: float
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """One teacher's embeddings of all texts: one array a corpus, in the corpora's order."""
+
+    arrays: list[HalfArray]
+
+    @property
+    def width(self) -> int:
+        """Dimensions."""
+        return int(self.arrays[0].shape[1])
+
+    def rows(self, places: NDArray[np.int64]) -> Tensor:
+        """Return the embeddings of some texts: (B, width), float32."""
+        found = np.empty((len(places), self.width), dtype=np.float32)
+        for number, where, rows in split_places(places, [len(array) for array in self.arrays]):
+            found[where] = self.arrays[number][rows]
+        return torch.from_numpy(found)
+
+
+class DistilTask:
+    """Give the teachers' embeddings.
+
+    Parameters
+    ----------
+    student : Student
+        On the device already.
+    corpora : sequence of Corpus
+    targets : sequence of Targets, one a teacher
+        The first is the one whose vectors are learned; similarities are learned from all.
+    weights : LossWeights
+    dimensions : sequence of int
+        Matryoshka: the first so many dimensions shall have the teachers' similarities too.
+    dev : DevSet
+    place : Place
+    batch_tokens, seed : int
+    """
+
+    def __init__(
+        self,
+        student: Student,
+        corpora: Sequence[Corpus],
+        targets: Sequence[Targets],
+        weights: LossWeights,
+        *,
+        dimensions: Sequence[int],
+        dev: DevSet,
+        place: Place,
+        batch_tokens: int,
+        seed: int,
+    ) -> None:
+        self._student = student
+        self._targets = targets
+        self._weights = weights
+        self._place = place
+        self._batch_tokens = batch_tokens
+        self._seed = seed
+        self._dev = dev
+        self._sizes = [len(corpus.texts) for corpus in corpora]
+        self._corpus_weights = [corpus.weight for corpus in corpora]
+        self._store = TokenStore.of(student.tokenizer(), [text for corpus in corpora for text in corpus.texts])
+        width = student.encoder.config.hidden_size
+        self._dimensions = (*(number for number in dimensions if number != width), width)
+        # thrown away after training: a student of another width learns the teacher's vectors up to a linear map
+        self._projection = None
+        modules: dict[str, nn.Module] = {"encoder": student.encoder}
+        if targets[0].width != width:
+            self._projection = nn.Linear(width, targets[0].width, bias=False).to(place.device)
+            nn.init.orthogonal_(self._projection.weight)
+            modules["projection"] = self._projection
+        self.model: nn.Module = nn.ModuleDict(modules)
+
+    def plan(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Choose and cut the texts of one pass."""
+        generator = np.random.default_rng((self._seed, epoch))
+        chosen = choose_texts(self._sizes, self._corpus_weights, generator)
+        return token_batches(self._store.lengths, chosen, self._batch_tokens, generator)
+
+    def loss(self, batch: NDArray[np.int64]) -> BatchLoss:
+        """Compare with the teachers."""
+        inputs = self._store.inputs(batch)
+        ours = embed(self._student.encoder, inputs, self._student.pooling, self._place.dtype)  # (B, D)
+        theirs = [target.rows(batch).to(self._place.device) for target in self._targets]
+        projected = ours if self._projection is None else self._projection(ours)  # (B, the teacher's D)
+        parts: dict[str, tuple[float, Tensor]] = {}
+        if self._weights.cosine:
+            parts["cosine"] = self._weights.cosine, cosine_loss(projected, theirs[0])
+        if self._weights.mse:
+            parts["mse"] = self._weights.mse, mse_loss(projected, theirs[0])
+        if self._weights.similarity:
+            loss = matryoshka_similarity_loss(ours, theirs, self._dimensions)
+            parts["similarity"] = self._weights.similarity, loss
+        total = torch.stack([weight * loss for weight, loss in parts.values()]).sum()
+        values = {name: float(loss.detach()) for name, (_, loss) in parts.items()}
+        return BatchLoss(total, values, sum(item.num_tokens for item in inputs))
+
+    def dev_score(self) -> float | None:
+        """Score the student on the dev set."""
+        return self._dev.score(self._place.dtype)
+
+
+def make_student(args: argparse.Namespace, described: ModelFolder, corpora: Sequence[Corpus]) -> Student:
+    """Build the student that the options describe, with what it inherits from the first teacher.
+
+    Raises
+    ------
+    RunError, CheckpointError
+    """
+    if args.init is not None:
+        return load_student(args.init, dropout=args.dropout)
+    teachers = read_tokenizer(described)
+    backend, lowercase = teachers, described.lowercase
+    if args.train_vocabulary:
+        texts = (text for corpus in corpora for text in corpus.texts)
+        backend, lowercase = train_wordpiece(texts, args.train_vocabulary), False
+    vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+    teacher = load_encoder(described, torch.float32, torch.device("cpu"), pack=False).encoder
+    like = teacher.config
+    raw = student_config(
+        family=args.family,
+        vocab_size=vocab_size,
+        hidden_size=args.hidden_size or like.hidden_size,
+        num_hidden_layers=args.layers or like.num_hidden_layers,
+        num_attention_heads=args.heads or like.num_attention_heads,
+        intermediate_size=args.intermediate_size or like.intermediate_size,
+        max_length=args.max_length or described.max_length or like.max_positions or 512,
+        pad_token_id=backend.token_to_id("[PAD]") or 0,
+    )
+    torch.manual_seed(args.seed)
+    encoder = new_encoder(raw, dropout=args.dropout)
+    if not args.from_scratch:
+        layers = args.teacher_layers or spread_layers(like.num_hidden_layers, raw["num_hidden_layers"])
+        copied = inherit(encoder, teacher, layers, matching_rows(backend, teachers, vocab_size))
+        sys.stderr.write(f"{len(copied)} of {len(encoder.state_dict())} tensors begin as the teacher's\n")
+    return Student(encoder, raw, backend, lowercase)
+
+
+def teach(
+    folder: Path, corpora: Sequence[Corpus], cache: Path, *, dtype: str, device: str, threads: int | None
+) -> Targets:
+    """Return a teacher's embeddings of all corpora, from the cache as far as they are there.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder is no model.
+    CacheError
+    """
+    teacher = Embedder.load(folder, dtype=dtype, device=device, threads=threads)
+    digest = teacher_digest(folder)
+    batch_tokens = 32768 if teacher.device.type == "cuda" else 2048
+
+    def encode(texts: Sequence[str]) -> FloatArray:
+        return teacher.encode(texts, batch_tokens=batch_tokens)
+
+    arrays = []
+    for corpus in corpora:
+        key = CacheKey(digest, teacher.info.dtype, texts_digest(corpus.texts), len(corpus.texts), teacher.dimensions)
+        where = cache / folder.resolve().name / corpus.name
+        with tqdm(total=len(corpus.texts), desc=corpus.name, unit="text", disable=None) as bar:
+            show = partial(_move, bar)
+            arrays.append(cached_embeddings(where, corpus.texts, key, encode, on_progress=show))
+    return Targets(arrays)
+
+
+def _move(bar: tqdm[NoReturn], done: int) -> None:
+    """Let a bar show how much is done."""
+    bar.update(done - bar.n)
+
+
+def _numbers(text: str) -> list[int]:
+    """Read ``1,2,3``."""
+    return [int(part) for part in text.split(",")]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m training.distil", description=__doc__)
+    parser.add_argument("teacher", type=Path, help="model folder whose embeddings are learned")
+    parser.add_argument("out", type=Path, help="model folder to write")
+    parser.add_argument("--corpus", action="append", required=True, metavar="FILE[,weight=W][,join=N]", help="repeats")
+    parser.add_argument("--second-teacher", type=Path, action="append", default=[], help="for similarities; repeats")
+    parser.add_argument("--cache", type=Path, help="the teachers' embeddings are kept there; default: OUT.cache")
+    parser.add_argument("--cache-only", action="store_true", help="fill the cache and end")
+    parser.add_argument("--teacher-dtype", default="auto", help="as the server's; default: %(default)s")
+    student = parser.add_argument_group("the student (default: the teacher's sizes and tokenizer)")
+    student.add_argument("--family", choices=sorted(FAMILIES), default="seed-2", help="default: %(default)s")
+    student.add_argument("--layers", type=int)
+    student.add_argument("--heads", type=int)
+    student.add_argument("--hidden-size", type=int)
+    student.add_argument("--intermediate-size", type=int)
+    student.add_argument("--max-length", type=int, help="tokens that are read of a text")
+    student.add_argument("--train-vocabulary", type=int, metavar="SIZE", help="train a tokenizer on the corpora")
+    student.add_argument("--teacher-layers", type=_numbers, metavar="0,2,5", help="layers to begin as; default: spread")
+    student.add_argument("--from-scratch", action="store_true", help="take nothing over from the teacher")
+    student.add_argument("--init", type=Path, help="begin as this model folder instead")
+    losses = parser.add_argument_group("losses (their weights; 0 leaves one out)")
+    losses.add_argument("--cosine", type=float, default=1.0, help="default: %(default)s")
+    losses.add_argument("--mse", type=float, default=0.0, help="default: %(default)s")
+    losses.add_argument("--similarity", type=float, default=20.0, help="default: %(default)s")
+    losses.add_argument("--matryoshka", type=_numbers, default=[], metavar="64,128,192,256", help="default: none")
+    add_run_options(parser, learning_rate=3e-4, dropout=0.0)
+    return parser
+
+
+def _check_losses(args: argparse.Namespace) -> LossWeights:
+    weights = LossWeights(args.cosine, args.mse, args.similarity)
+    if not max(weights.cosine, weights.mse, weights.similarity) > 0:
+        raise RunError("at least one of the losses must have a weight above 0")
+    return weights
+
+
+def _run(args: argparse.Namespace) -> int:
+    weights, place = _check_losses(args), choose_place(args)
+    prepare_out(args)
+    described = read_folder(args.teacher)
+    corpora = read_corpora([CorpusSpec.parse(text) for text in args.corpus])
+    cache = args.cache or args.out.with_name(f"{args.out.name}.cache")
+    targets = [
+        teach(folder, corpora, cache, dtype=args.teacher_dtype, device=args.device, threads=args.threads)
+        for folder in (args.teacher, *args.second_teacher)
+    ]
+    if args.cache_only:
+        return 0
+    student = make_student(args, described, corpora)
+    width = student.encoder.config.hidden_size
+    if any(not 0 < number <= width for number in args.matryoshka):
+        raise RunError(f"--matryoshka {args.matryoshka}: the student has {width} dimensions")
+    student.encoder.to(place.device)
+    step = open_run(args.run, vars(args))
+    if step is not None:
+        sys.stderr.write(f"{args.run}: going on from step {step}\n")
+    task = DistilTask(
+        student, corpora, targets, weights, dimensions=args.matryoshka, dev=DevSet(args.dev, student), place=place,
+        batch_tokens=args.batch_tokens, seed=args.seed,
+    )  # fmt: skip
+    texts = ", ".join(f"{corpus.name} ({len(corpus.texts)}, weight {corpus.weight:g})" for corpus in corpora)
+    teachers = ", ".join(folder.resolve().name for folder in (args.teacher, *args.second_teacher))
+    return train_and_export(args, task, student, {"Teacher": teachers, "Texts": texts})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    args = _parser().parse_args(arguments)
+    return run_command("distil", lambda: _run(args))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

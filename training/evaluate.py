@@ -1,0 +1,167 @@
+"""Measure model folders: ``python -m training.evaluate MODEL... DATA...`` prints a table and can write JSON.
+
+A folder with a ``config.json`` or a ``modules.json`` is a model. Everything else is data: an STS file, a retrieval
+set, or a folder of such; see :mod:`training.benchmarks` for what is in them. All models go through the same code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from model.contract import FloatArray
+from model.embedder import Embedder
+from model.errors import ModelError
+from training.benchmarks import (
+    Encode,
+    Retrieval,
+    ScoredPairs,
+    is_retrieval,
+    read_retrieval,
+    read_scored_pairs,
+    score_pairs,
+    score_retrieval,
+)
+from training.errors import CorpusError, RunError, TrainingError
+from training.files import replace_file
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the table.
+
+    Attributes
+    ----------
+    model : str
+    dimensions : int
+    scores : dict of str to float
+        Column -> score.
+    """
+
+    model: str
+    dimensions: int
+    scores: dict[str, float]
+
+
+def find_data(paths: Sequence[Path]) -> list[ScoredPairs | Retrieval]:
+    """Read all data sets in some files and folders.
+
+    Raises
+    ------
+    CorpusError
+        If there is none, or one cannot be read.
+    """
+    found: list[ScoredPairs | Retrieval] = []
+    for path in paths:
+        if path.is_file():
+            found.append(read_scored_pairs(path))
+        elif is_retrieval(path):
+            found.append(read_retrieval(path))
+        else:
+            files = [*path.glob("*.tsv"), *path.glob("*.tsv.gz")]
+            found += [read_scored_pairs(file) for file in sorted(files)]
+            found += [read_retrieval(folder) for folder in sorted(path.glob("*")) if is_retrieval(folder)]
+    if not found:
+        raise CorpusError(f"no STS file and no retrieval set in {', '.join(map(str, paths)) or 'no folder at all'}")
+    return found
+
+
+def evaluate(
+    name: str, encode: Encode, data: Sequence[ScoredPairs | Retrieval], dimensions: Sequence[int]
+) -> list[Result]:
+    """Measure one model on every data set, at each number of dimensions."""
+    results = [Result(name, width, {}) for width in dimensions]
+    for item in data:
+        if isinstance(item, ScoredPairs):
+            for result, score in zip(results, score_pairs(item, encode, dimensions), strict=True):
+                result.scores[item.name] = score
+        else:
+            for result, (gain, precision) in zip(results, score_retrieval(item, encode, dimensions), strict=True):
+                result.scores[f"{item.name} nDCG@10"] = gain
+                result.scores[f"{item.name} MAP"] = precision
+    return results
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """Lay results out as a table in Markdown, scores times 100 with two digits."""
+    columns = list(dict.fromkeys(column for result in results for column in result.scores))
+    lines = [["model", "dimensions", *columns], ["---", *["---:"] * (len(columns) + 1)]]
+    lines += [
+        [result.model, str(result.dimensions), *(f"{result.scores[column]:.2f}" for column in columns)]
+        for result in results
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def is_model(path: Path) -> bool:
+    """Whether a folder holds a model rather than data."""
+    return (path / "config.json").is_file() or (path / "modules.json").is_file()
+
+
+def load_encode(folder: Path, dtype: str, device: str, threads: int | None) -> tuple[Encode, int]:
+    """Load a model folder: its encode function, and how many dimensions it has.
+
+    Raises
+    ------
+    CheckpointError, ValueError
+        If the folder cannot be served so.
+    """
+    embedder = Embedder.load(folder, dtype=dtype, device=device, threads=threads)
+
+    def encode(texts: Sequence[str]) -> FloatArray:
+        return embedder.encode(texts, normalize=False, batch_tokens=16384 if embedder.device.type == "cuda" else 2048)
+
+    return encode, embedder.dimensions
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m training.evaluate", description=__doc__)
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="model folders and data, in any order")
+    parser.add_argument("--dimensions", default="", help="such as 384,256,128,64; default: all that a model has")
+    parser.add_argument("--json", type=Path, help="write the results there as well")
+    parser.add_argument("--dtype", default="float32", help="as the server's; default: float32")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--threads", type=int, help="CPU threads; default: what this process may use")
+    return parser
+
+
+def _dimensions(text: str, width: int, folder: Path) -> list[int]:
+    """Read the list of dimensions, or take all that the model has."""
+    try:
+        asked = [int(part) for part in text.split(",") if part] or [width]
+    except ValueError:
+        raise RunError(f"--dimensions {text!r} is not a list of numbers") from None
+    for number in asked:
+        if not 1 <= number <= width:
+            raise RunError(f"{folder} has {width} dimensions, so that {number} of them cannot be measured")
+    return asked
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    args = _parser().parse_args(arguments)
+    models = [path for path in args.paths if is_model(path)]
+    try:
+        if not models:
+            raise RunError("none of the folders is a model: there is no config.json and no modules.json in them")
+        data = find_data([path for path in args.paths if not is_model(path)])
+        results: list[Result] = []
+        for folder in models:
+            encode, width = load_encode(folder, args.dtype, args.device, args.threads)
+            results += evaluate(folder.resolve().name, encode, data, _dimensions(args.dimensions, width, folder))
+        sys.stdout.write(markdown(results))
+        if args.json:
+            rows = [{"model": r.model, "dimensions": r.dimensions, "scores": r.scores} for r in results]
+            replace_file(args.json, (json.dumps(rows, indent=2) + "\n").encode())
+    except (TrainingError, ModelError, ValueError, OSError) as error:
+        sys.stderr.write(f"evaluate: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
