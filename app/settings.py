@@ -190,6 +190,7 @@ class Settings(BaseSettings):
             "too large lets one request hold the queue for long. Not above --max-queue-texts.",
         ),
     ] = 1024
+    # Far more than any model reads; a text takes up to 500 times its characters in bytes while it is cut into tokens.
     max_text_characters: Annotated[
         int,
         Shown("CHARACTERS"),
@@ -199,7 +200,7 @@ class Settings(BaseSettings):
             "with 413. Too small refuses long documents that would have been truncated; too large spends time on "
             "characters that truncation drops.",
         ),
-    ] = 1_000_000
+    ] = 200_000
     max_attention_values_list: Annotated[
         int,
         Shown("VALUES"),

@@ -26,7 +26,7 @@ from app.state import max_body_bytes, service_of
 INLINE_VALUES = 20_000
 """Up to so many numbers are written on the event loop (about a millisecond); more go to a thread."""
 
-router = APIRouter()
+router = APIRouter(tags=["texts"])
 
 
 def json_body(schema: type[BaseModel]) -> dict[str, Any]:

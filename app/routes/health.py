@@ -11,7 +11,7 @@ from app.service import ServedModel
 from app.state import ServerState, service_of, state_of
 from app.version import VERSION
 
-router = APIRouter()
+router = APIRouter(tags=["operation"])
 
 PROBE_METHODS = ["GET", "HEAD"]
 """Served by one route, so that ``Allow`` names both; GET's own route below describes it."""

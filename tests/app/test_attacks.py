@@ -226,7 +226,7 @@ async def test_long_requests_take_turns(server: Served, characters: int, is_alon
     """
     counting = Counting(server.embedder.tokenizer)
     server.embedder.tokenizer = cast(Tokenizer, counting)
-    body = {"texts": "a." * (characters // 2)}
+    body = {"texts": ["a." * 25_000] * (characters // 50_000)}
     responses = await asyncio.gather(*(server.post("/tokenize", body) for _ in range(6)))
     assert [response.status_code for response in responses] == [200] * 6
     assert (counting.most == 1) is is_alone

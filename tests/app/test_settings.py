@@ -69,7 +69,7 @@ def test_defaults() -> None:
         "batch_attention_values": 8_000_000,
         "max_body_bytes": 4_194_304,
         "max_texts": 1024,
-        "max_text_characters": 1_000_000,
+        "max_text_characters": 200_000,
         "max_attention_values_list": 1_000_000,
         "max_attention_values_binary": 32_000_000,
         "max_queue_texts": 16_384,
