@@ -121,7 +121,9 @@ def new_encoder(raw: dict[str, Any], *, dropout: float = 0.0) -> Encoder:
         if name == "embedding.tokens.weight":
             nn.init.normal_(parameter, std=config.hidden_size**-0.5)
         elif parameter.ndim == 2:
-            nn.init.xavier_uniform_(parameter)
+            num_stacked = 3 if name.endswith("qkv.weight") else 1
+            for product in parameter.detach().chunk(num_stacked):
+                nn.init.xavier_uniform_(product)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
     return encoder

@@ -275,6 +275,7 @@ class Trainer:
         state = {
             "optimizer": optimizer.state_dict(),
             "progress": {name: getattr(self.progress, name) for name in Progress.__slots__},
+            "slowest": {name: getattr(self._slowest, name) for name in _Slowest.__slots__},
             "cpu_generator": torch.get_rng_state(),
             "cuda_generators": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
@@ -290,6 +291,7 @@ class Trainer:
                 self.task.model.load_state_dict(saved.weights)
                 optimizer.load_state_dict(saved.state["optimizer"])
                 self.progress = Progress(**saved.state["progress"])
+                self._slowest = _Slowest(**saved.state["slowest"])
                 torch.set_rng_state(saved.state["cpu_generator"])
                 if torch.cuda.is_available() and saved.state["cuda_generators"]:
                     torch.cuda.set_rng_state_all(saved.state["cuda_generators"])

@@ -1,0 +1,93 @@
+"""Corpora, weights and batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from training.data import CorpusSpec, choose_texts, join_sentences, read_corpora, token_batches
+from training.errors import CorpusError
+
+
+def test_a_corpus_is_named_with_its_options() -> None:
+    """Weight and join stand behind the file's name."""
+    spec = CorpusSpec.parse("data/news.txt.gz,weight=0.25,join=6")
+    assert spec == CorpusSpec(Path("data/news.txt.gz"), 0.25, 6)
+    assert (spec.name, CorpusSpec.parse("news.v2.txt").name) == ("news-join6", "news.v2")
+
+
+@pytest.mark.parametrize("text", ["a.txt,weight=0", "a.txt,weight=x", "a.txt,weight=nan", "a.txt,join=0", "a.txt,of=3"])
+def test_options_that_mean_nothing_are_refused(text: str) -> None:
+    """A weight is a number above 0, a join at least 1, and there is no other option."""
+    with pytest.raises(CorpusError, match=r"^corpus 'a\.txt,"):
+        CorpusSpec.parse(text)
+
+
+def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
+    """Blank lines are no text."""
+    (tmp_path / "a.txt").write_text("\n \n")
+    with pytest.raises(CorpusError, match=r"a\.txt holds no text$"):
+        read_corpora([CorpusSpec(tmp_path / "a.txt")])
+
+
+def test_two_corpora_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Their stored embeddings would have one place."""
+    specs = [CorpusSpec(tmp_path / "x" / "a.txt"), CorpusSpec(tmp_path / "y" / "a.txt.gz")]
+    with pytest.raises(CorpusError, match="two corpora are called 'a'"):
+        read_corpora(specs)
+
+
+def test_pairs_serve_as_texts(tmp_path: Path) -> None:
+    """Both sides of a pair are texts of a corpus."""
+    (tmp_path / "p.tsv").write_text("a\tb\nc\td\n")
+    assert read_corpora([CorpusSpec(tmp_path / "p.tsv")])[0].texts == ["a", "b", "c", "d"]
+
+
+def test_joined_sentences_are_all_there_once_and_the_same_each_time() -> None:
+    """Runs have 2 to N sentences; what is joined depends on the corpus alone."""
+    sentences = [str(number) for number in range(100)]
+    texts = join_sentences(sentences, 4)
+    assert " ".join(texts).split() == sentences
+    assert {len(text.split()) for text in texts[:-1]} == {2, 3, 4}
+    assert texts == join_sentences(sentences, 4)
+
+
+def test_a_weight_is_how_often_a_pass_sees_a_corpus() -> None:
+    """2.5 = every text twice and half of them once more; 0.5 = another half in each pass."""
+    first, second = (choose_texts([10, 8], [0.5, 2.5], np.random.default_rng(seed)) for seed in (0, 1))
+    counts = np.bincount(first, minlength=18)
+    assert counts[:10].sum() == 5
+    assert counts[:10].max() == 1
+    assert sorted(set(counts[10:])) == [2, 3]
+    assert counts[10:].sum() == 20
+    assert set(first[first < 10]) != set(second[second < 10])
+
+
+def test_batches_hold_each_text_once_within_the_budget_and_of_like_length() -> None:
+    """Padding that is not there cannot be wasted, and a text over the budget is a batch of its own."""
+    lengths = np.random.default_rng(0).integers(3, 60, 3000)
+    lengths[7] = 500
+    batches = token_batches(lengths, np.arange(3000), 200, np.random.default_rng(1))
+    assert sorted(np.concatenate(batches)) == list(range(3000))
+    sums = [lengths[batch].sum() for batch in batches]
+    assert max(total for batch, total in zip(batches, sums, strict=True) if 7 not in batch) <= 200
+    assert [7] in [batch.tolist() for batch in batches]
+    spread = [np.ptp(lengths[batch]) for batch in batches]
+    assert np.median(spread) <= 2
+    means = [lengths[batch].mean() for batch in batches]
+    assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.2  # short and long ones in no order
+
+
+def test_batches_follow_the_seed() -> None:
+    """One seed makes one plan, another another."""
+    lengths = np.arange(1, 101)
+    plans = [token_batches(lengths, np.arange(100), 150, np.random.default_rng(seed)) for seed in (3, 3, 4)]
+    first, again, other = ([batch.tolist() for batch in plan] for plan in plans)
+    assert first == again != other
+
+
+def test_no_text_makes_no_batch() -> None:
+    """A weight so small that a pass sees nothing is not a fault here."""
+    assert token_batches(np.ones(3, dtype=np.int64), np.zeros(0, dtype=np.int64), 10, np.random.default_rng(0)) == []
