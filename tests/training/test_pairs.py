@@ -18,7 +18,10 @@ PAIRS = [Pair("a", "b"), Pair("c", "d", ("e", "f"))]
 def test_all_three_formats_hold_the_same(tmp_path: Path) -> None:
     """Hard negatives are optional in each of them."""
     (tmp_path / "p.tsv").write_text("a\tb\nc\td\te\tf\n")
-    rows = [{"anchor": "a", "positive": "b", "negatives": None}, {"anchor": "c", "positive": "d", "negatives": ["e", "f"]}]
+    rows = [
+        {"anchor": "a", "positive": "b", "negatives": None},
+        {"anchor": "c", "positive": "d", "negatives": ["e", "f"]},
+    ]
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "p.parquet")
     assert [read_pairs(tmp_path / f"p.{ending}") for ending in ("tsv", "jsonl", "parquet")] == [PAIRS] * 3
