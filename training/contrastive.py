@@ -25,7 +25,9 @@ from training.run import (
     DevSet,
     Place,
     add_run_options,
+    check_dimensions,
     choose_place,
+    numbers,
     open_run,
     prepare_out,
     run_command,
@@ -155,17 +157,12 @@ def make_student(args: argparse.Namespace, pairs: Sequence[Sequence[Pair]]) -> S
     return Student(new_encoder(raw, dropout=args.dropout), raw, backend)
 
 
-def _numbers(text: str) -> list[int]:
-    """Read ``1,2,3``."""
-    return [int(part) for part in text.split(",")]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m training.contrastive", description=__doc__)
     parser.add_argument("out", type=Path, help="model folder to write")
     parser.add_argument("--pairs", action="append", required=True, metavar="FILE[,weight=W]", help="repeats")
     parser.add_argument("--temperature", type=float, default=0.05, help="cosines are divided by it; %(default)s")
-    parser.add_argument("--matryoshka", type=_numbers, default=[], metavar="64,128,192,256", help="default: none")
+    parser.add_argument("--matryoshka", type=numbers, default=[], metavar="64,128,192,256", help="default: none")
     student = parser.add_argument_group("the student")
     student.add_argument("--init", type=Path, help="begin as this model folder; without it, from scratch:")
     student.add_argument("--family", choices=sorted(FAMILIES), default="seed-2", help="default: %(default)s")
@@ -190,9 +187,7 @@ def _run(args: argparse.Namespace) -> int:
         raise RunError("pairs cannot be joined: leave join out")
     pairs = [read_pairs(spec.path) for spec in specs]
     student = make_student(args, pairs)
-    width = student.encoder.config.hidden_size
-    if any(not 0 < number <= width for number in args.matryoshka):
-        raise RunError(f"--matryoshka {args.matryoshka}: the student has {width} dimensions")
+    check_dimensions(args.matryoshka, student.encoder.config.hidden_size)
     student.encoder.to(place.device)
     step = open_run(args.run, vars(args))
     if step is not None:

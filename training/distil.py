@@ -10,21 +10,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from model.checkpoint import load_encoder
-from model.contract import FloatArray
-from model.embedder import Embedder
 from model.folder import ModelFolder, read_folder, read_tokenizer
-from training.cache import CacheKey, HalfArray, cached_embeddings, teacher_digest, texts_digest
 from training.data import Corpus, CorpusSpec, choose_texts, read_corpora, token_batches
 from training.errors import RunError
 from training.inherit import inherit, spread_layers
@@ -33,14 +27,16 @@ from training.run import (
     DevSet,
     Place,
     add_run_options,
+    check_dimensions,
     choose_place,
+    numbers,
     open_run,
     prepare_out,
     run_command,
-    split_places,
     train_and_export,
 )
 from training.student import FAMILIES, Student, TokenStore, embed, load_student, new_encoder, student_config
+from training.teachers import Targets, teach
 from training.trainer import BatchLoss
 from training.vocabulary import matching_rows, train_wordpiece
 
@@ -52,25 +48,6 @@ class LossWeights:
     cosine: float
     mse: float
     similarity: float
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """One teacher's embeddings of all texts: one array a corpus, in the corpora's order."""
-
-    arrays: list[HalfArray]
-
-    @property
-    def width(self) -> int:
-        """Dimensions."""
-        return int(self.arrays[0].shape[1])
-
-    def rows(self, places: NDArray[np.int64]) -> Tensor:
-        """Return the embeddings of some texts: (B, width), float32."""
-        found = np.empty((len(places), self.width), dtype=np.float32)
-        for number, where, rows in split_places(places, [len(array) for array in self.arrays]):
-            found[where] = self.arrays[number][rows]
-        return torch.from_numpy(found)
 
 
 class DistilTask:
@@ -190,44 +167,6 @@ def make_student(args: argparse.Namespace, described: ModelFolder, corpora: Sequ
     return Student(encoder, raw, backend, lowercase)
 
 
-def teach(
-    folder: Path, corpora: Sequence[Corpus], cache: Path, *, dtype: str, device: str, threads: int | None
-) -> Targets:
-    """Return a teacher's embeddings of all corpora, from the cache as far as they are there.
-
-    Raises
-    ------
-    CheckpointError
-        If the folder is no model.
-    CacheError
-    """
-    teacher = Embedder.load(folder, dtype=dtype, device=device, threads=threads)
-    digest = teacher_digest(folder)
-    batch_tokens = 32768 if teacher.device.type == "cuda" else 2048
-
-    def encode(texts: Sequence[str]) -> FloatArray:
-        return teacher.encode(texts, batch_tokens=batch_tokens)
-
-    arrays = []
-    for corpus in corpora:
-        key = CacheKey(digest, teacher.info.dtype, texts_digest(corpus.texts), len(corpus.texts), teacher.dimensions)
-        where = cache / folder.resolve().name / corpus.name
-        with tqdm(total=len(corpus.texts), desc=corpus.name, unit="text", disable=None) as bar:
-            show = partial(_move, bar)
-            arrays.append(cached_embeddings(where, corpus.texts, key, encode, on_progress=show))
-    return Targets(arrays)
-
-
-def _move(bar: tqdm[NoReturn], done: int) -> None:
-    """Let a bar show how much is done."""
-    bar.update(done - bar.n)
-
-
-def _numbers(text: str) -> list[int]:
-    """Read ``1,2,3``."""
-    return [int(part) for part in text.split(",")]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m training.distil", description=__doc__)
     parser.add_argument("teacher", type=Path, help="model folder whose embeddings are learned")
@@ -245,14 +184,14 @@ def _parser() -> argparse.ArgumentParser:
     student.add_argument("--intermediate-size", type=int)
     student.add_argument("--max-length", type=int, help="tokens that are read of a text")
     student.add_argument("--train-vocabulary", type=int, metavar="SIZE", help="train a tokenizer on the corpora")
-    student.add_argument("--teacher-layers", type=_numbers, metavar="0,2,5", help="layers to begin as; default: spread")
+    student.add_argument("--teacher-layers", type=numbers, metavar="0,2,5", help="layers to begin as; default: spread")
     student.add_argument("--from-scratch", action="store_true", help="take nothing over from the teacher")
     student.add_argument("--init", type=Path, help="begin as this model folder instead")
     losses = parser.add_argument_group("losses (their weights; 0 leaves one out)")
     losses.add_argument("--cosine", type=float, default=1.0, help="default: %(default)s")
     losses.add_argument("--mse", type=float, default=0.0, help="default: %(default)s")
     losses.add_argument("--similarity", type=float, default=20.0, help="default: %(default)s")
-    losses.add_argument("--matryoshka", type=_numbers, default=[], metavar="64,128,192,256", help="default: none")
+    losses.add_argument("--matryoshka", type=numbers, default=[], metavar="64,128,192,256", help="default: none")
     add_run_options(parser, learning_rate=3e-4, dropout=0.0)
     return parser
 
@@ -277,9 +216,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.cache_only:
         return 0
     student = make_student(args, described, corpora)
-    width = student.encoder.config.hidden_size
-    if any(not 0 < number <= width for number in args.matryoshka):
-        raise RunError(f"--matryoshka {args.matryoshka}: the student has {width} dimensions")
+    check_dimensions(args.matryoshka, student.encoder.config.hidden_size)
     student.encoder.to(place.device)
     step = open_run(args.run, vars(args))
     if step is not None:

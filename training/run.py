@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from model.contract import FloatArray
 from model.device import available_threads, choose_device, choose_dtype
@@ -79,6 +78,22 @@ def add_run_options(parser: argparse.ArgumentParser, *, learning_rate: float, dr
     run.add_argument("--checkpoint-minutes", type=float, default=5.0, help="default: %(default)s")
     run.add_argument("--readme", type=Path, help="text for the model folder's README.md; default: what was done")
     run.add_argument("--replace", action="store_true", help="take the place of a model folder that is there")
+
+
+def numbers(text: str) -> list[int]:
+    """Read ``1,2,3``, for an option."""
+    return [int(part) for part in text.split(",")]
+
+
+def check_dimensions(dimensions: Sequence[int], width: int) -> None:
+    """Refuse Matryoshka dimensions that a student does not have.
+
+    Raises
+    ------
+    RunError
+    """
+    if any(not 0 < number <= width for number in dimensions):
+        raise RunError(f"--matryoshka {list(dimensions)}: the student has {width} dimensions")
 
 
 def trainer_settings(args: argparse.Namespace) -> TrainerSettings:
@@ -259,22 +274,3 @@ def run_command(name: str, command: Callable[[], int]) -> int:
     except (TrainingError, ModelError, OSError) as error:
         sys.stderr.write(f"{name}: {error}\n")
         return 1
-
-
-def split_places(
-    places: NDArray[np.int64], sizes: Sequence[int]
-) -> list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-    """Find whose places these are, of arrays that are counted through one after another.
-
-    Returns
-    -------
-    list of (int, array, array)
-        Number of an array, where its places stand among ``places``, and which of its own rows they are.
-    """
-    ends = np.cumsum(sizes)
-    owner = np.searchsorted(ends, places, side="right")
-    starts = ends - np.asarray(sizes)
-    return [
-        (int(number), np.flatnonzero(owner == number), places[owner == number] - starts[number])
-        for number in np.unique(owner)
-    ]

@@ -14,7 +14,7 @@ from training.lines import read_lines
 def test_lines_are_numbered_as_an_editor_does(tmp_path: Path) -> None:
     """Blank lines are left out, and still counted."""
     path = tmp_path / "a.txt"
-    path.write_bytes("one\r\n\n  two \n\t\nthree".encode())
+    path.write_bytes(b"one\r\n\n  two \n\t\nthree")
     assert list(read_lines(path)) == [(1, "one"), (3, "two"), (5, "three")]
 
 

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from tests.training.seeds import make_student
 from training.checkpoints import save_checkpoint
 from training.errors import RunError
-from training.run import DevSet, make_readme, open_run, run_command, split_places
-
-
-def test_places_are_split_by_their_owners() -> None:
-    """Number of the array, where the places stand, and the array's own rows; empty arrays own nothing."""
-    found = split_places(np.array([5, 0, 3, 2]), [3, 0, 3])
-    assert [(number, where.tolist(), rows.tolist()) for number, where, rows in found] == [
-        (0, [1, 3], [0, 2]),
-        (2, [0, 2], [2, 0]),
-    ]
+from training.run import DevSet, make_readme, open_run, run_command
 
 
 def test_a_run_without_a_checkpoint_may_be_begun_otherwise(tmp_path: Path) -> None:

@@ -167,8 +167,8 @@ def test_every_pass_sees_all_data_in_another_order(tmp_path: Path) -> None:
     """Two epochs are twelve batches of four: each text once in each half."""
     task = Regression()
     train(tmp_path / "r", task, epochs=2)
-    first, second = task.seen[:6], task.seen[6:]
-    assert sorted(sum(first, [])) == sorted(sum(second, [])) == list(range(24))
+    first, second = np.concatenate(task.seen[:6]).tolist(), np.concatenate(task.seen[6:]).tolist()
+    assert sorted(first) == sorted(second) == list(range(24))
     assert first != second
 
 
