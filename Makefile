@@ -67,8 +67,8 @@ check-gpu: $(DEV)/.ready weights ## reference tests on a CUDA device
 	@$(DEV)/bin/pytest -m cuda $(ARGS)
 
 bench: $(ORACLE)/.ready weights ## speed of the library and of the server, next to sentence-transformers
-	@$(ORACLE)/bin/python bench/library.py
-	@$(ORACLE)/bin/python bench/server.py
+	@$(ORACLE)/bin/python -m bench.library
+	@$(ORACLE)/bin/python -m bench.server
 
 train-demo: $(TRAINING)/.ready weights ## train a small encoder from 5,000 sentences, in under ten minutes on two cores
 	@$(TRAINING)/bin/python -m training.demo build/demo

@@ -1,0 +1,1 @@
+"""Benchmarks of the library and of the server; nothing here is part of the product."""
