@@ -42,8 +42,8 @@ class LoadedEncoder:
     Attributes
     ----------
     encoder : Encoder
-        In evaluation mode, no gradients; its linear layers packed, unless asked otherwise, where the device has a kernel
-        for that.
+        In evaluation mode, no gradients; its linear layers packed, unless asked otherwise, where the device has a
+        kernel for that.
     format : Format
     classifier : Classifier or None
         In float32; only where ``config.json`` names a ``...ForSequenceClassification`` architecture.
