@@ -16,7 +16,7 @@ from tests.training.seeds import make_student
 from training.errors import RunError
 from training.inherit import inherit, spread_layers
 
-ROWS = list[int | None](range(100))
+ROWS = list[int | None](range(1000))
 
 
 def load_teacher(folder: Path) -> Encoder:
@@ -51,23 +51,54 @@ def test_products_are_copied_from_the_chosen_layers(teacher: Path) -> None:
                 name = f"layers.{index}.{part}.{kind}"
                 assert torch.equal(ours.get_parameter(name), theirs.get_parameter(f"layers.{layer}.{part}.{kind}"))
                 assert name in copied
-    assert len(copied) == 17
+    assert len(copied) == len(set(copied)) == len(ours.state_dict())
 
 
-def test_a_token_begins_as_what_the_teachers_first_layer_sees(teacher: Path) -> None:
-    """Token, token type and embedding norm together, with the student's scale divided out; unknown rows stay."""
+def test_a_token_begins_as_the_teachers_in_a_size_of_its_own(teacher: Path) -> None:
+    """Its direction is the teacher's; the rows together have variance 1 behind the scale; unknown rows stay."""
     theirs, ours = load_teacher(teacher), make_student().encoder
     before = ours.embedding.tokens.weight.detach().clone()
     rows: list[int | None] = [None] * ours.config.vocab_size
-    rows[5] = 8
+    rows[5], rows[6] = 8, 9
     inherit(ours, theirs, [0, 1], rows)
-    embedding = theirs.embedding
-    assert embedding.norm is not None
-    assert embedding.token_types is not None
-    expected = embedding.norm(embedding.tokens.weight[8] + embedding.token_types.weight[0])
-    seen = ours.embedding.tokens(torch.tensor([5]))[0]
-    assert torch.allclose(seen, expected, atol=1e-6)
-    assert torch.equal(ours.embedding.tokens.weight[6:], before[6:])
+    seen = ours.embedding.tokens(torch.tensor([5, 6])).detach()
+    expected = theirs.embedding.tokens.weight[8:10]
+    assert torch.allclose(seen / seen.norm(), expected / expected.norm(), atol=1e-6)
+    assert float(seen.square().mean()) == pytest.approx(1)
+    assert torch.equal(ours.embedding.tokens.weight[7:], before[7:])
+
+
+def test_a_norm_takes_the_gains_of_the_norm_before_the_same_sublayer(teacher: Path) -> None:
+    """Of a teacher that norms after the residual: one place earlier; first the embeddings', last the last layer's."""
+    theirs, ours = load_teacher(teacher), make_student().encoder
+    inherit(ours, theirs, [0, 1], ROWS[: ours.config.vocab_size])
+    for target, source in (
+        ("layers.0.sublayers.0.norm", "embedding.norm"),
+        ("layers.0.sublayers.1.norm", "layers.0.sublayers.0.norm"),
+        ("layers.1.sublayers.0.norm", "layers.0.sublayers.1.norm"),
+        ("layers.1.sublayers.1.norm", "layers.1.sublayers.0.norm"),
+        ("norm", "layers.1.sublayers.1.norm"),
+    ):
+        for kind in ("weight", "bias"):
+            assert torch.equal(ours.get_parameter(f"{target}.{kind}"), theirs.get_parameter(f"{source}.{kind}"))
+
+
+def test_a_teacher_of_the_students_family_is_copied_whole() -> None:
+    """The same embeddings before any training."""
+    theirs, ours = make_student(seed=1), make_student(seed=2)
+    for norm in (module for name, module in theirs.encoder.named_modules() if name.endswith("norm")):
+        torch.nn.init.normal_(norm.get_parameter("weight"))
+    inherit(ours.encoder, theirs.encoder, [0, 1], ROWS[: ours.encoder.config.vocab_size])
+    for name, tensor in theirs.encoder.state_dict().items():
+        assert torch.allclose(ours.encoder.state_dict()[name], tensor), name
+
+
+def test_a_student_that_norms_inside_the_residual_keeps_its_own_norms(teacher: Path) -> None:
+    """What they norm is another thing."""
+    ours = make_student("seed-0").encoder
+    copied = inherit(ours, load_teacher(teacher), [0, 1], ROWS[: ours.config.vocab_size])
+    assert not any("norm" in name for name in copied)
+    assert bool((ours.get_parameter("layers.0.sublayers.0.norm.weight") == 1).all())
 
 
 def test_a_narrower_feed_forward_takes_the_strongest_neurons(teacher: Path) -> None:

@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m training.demo", description=__doc__)
     parser.add_argument("out", type=Path, help="model folder to write")
     parser.add_argument("--teacher", default="weights/all-MiniLM-L6-v2", help="model folder; default: %(default)s")
-    parser.add_argument("--epochs", default="24", help="passes over the sentences; default: %(default)s")
+    parser.add_argument("--epochs", default="12", help="passes over the sentences; default: %(default)s")
     args = parser.parse_args(arguments)
     return distil(
         [
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             str(args.out),
             *("--corpus", str(HERE / "sentences.txt"), "--dev", str(HERE / "dev.tsv")),
             *("--layers", "2", "--matryoshka", "128", "--epochs", args.epochs, "--batch-tokens", "1000"),
-            *("--learning-rate", "5e-4", "--dev-every", "200", "--log-every", "10", "--replace"),
+            *("--minutes", "9", "--learning-rate", "5e-4", "--dev-every", "200", "--log-every", "10", "--replace"),
         ]
     )
 
