@@ -183,8 +183,8 @@ def _run(args: argparse.Namespace) -> int:
     place = choose_place(args)
     prepare_out(args)
     specs = [CorpusSpec.parse(text) for text in args.pairs]
-    if any(spec.join != 1 for spec in specs):
-        raise RunError("pairs cannot be joined: leave join out")
+    if any(spec.join != 1 or spec.take is not None for spec in specs):
+        raise RunError("pairs cannot be joined or taken in part: leave join and take out")
     pairs = [read_pairs(spec.path) for spec in specs]
     student = make_student(args, pairs)
     check_dimensions(args.matryoshka, student.encoder.config.hidden_size)

@@ -1,8 +1,9 @@
 """Corpora: sentences, one a line, from text files, and both sides of files of pairs; each with its weight.
 
-A corpus is named on a command line as ``FILE[,weight=W][,join=N]``. The weight is how often a pass over the data sees
-the corpus: 1 = all of it once, 0.25 = a quarter, another one each time, 3 = all of it three times. ``join=N`` makes
-texts of 2 to N consecutive sentences out of it, for encoders that shall read more than a sentence.
+A corpus is named on a command line as ``FILE[,weight=W][,join=N][,take=M]``. The weight is how often a pass over the
+data sees the corpus: 1 = all of it once, 0.25 = a quarter, another one each time, 3 = all of it three times. ``join=N``
+makes texts of 2 to N consecutive sentences out of it, for encoders that shall read more than a sentence. ``take=M``
+keeps M texts, always the same ones, so that a teacher embeds no more than will be seen.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from training.pairs import PAIR_SUFFIXES, read_pairs
 
 IntArray = NDArray[np.int64]
 
-_JOIN_SEED = 20_170_612
-"""Which sentences are joined depends on the corpus alone, so that its stored embeddings serve every run."""
+_CORPUS_SEED = 20_170_612
+"""What is joined and taken depends on the corpus alone, so that its stored embeddings serve every run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,18 @@ class CorpusSpec:
         Passes over the corpus in one pass over the data.
     join : int
         Longest run of sentences that are made one text; 1 = every sentence by itself.
+    take : int or None
+        Texts that are kept, drawn at random once and for all; None = all.
     """
 
     path: Path
     weight: float = 1.0
     join: int = 1
+    take: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> CorpusSpec:
-        """Read ``FILE[,weight=W][,join=N]``.
+        """Read ``FILE[,weight=W][,join=N][,take=M]``.
 
         Raises
         ------
@@ -52,7 +56,7 @@ class CorpusSpec:
             If an option is unknown or no positive number.
         """
         path, *options = text.split(",")
-        weight, join = 1.0, 1
+        weight, join, take = 1.0, 1, None
         for option in options:
             name, _, value = option.partition("=")
             try:
@@ -60,19 +64,22 @@ class CorpusSpec:
                     weight = float(value)
                 elif name == "join":
                     join = int(value)
+                elif name == "take":
+                    take = int(value)
                 else:
-                    raise CorpusError(f"corpus {text!r}: {name!r} is no option, only weight and join are")
+                    raise CorpusError(f"corpus {text!r}: {name!r} is no option, only weight, join and take are")
             except ValueError:
                 raise CorpusError(f"corpus {text!r}: {name} {value!r} is not a number") from None
-        if not (math.isfinite(weight) and weight > 0) or join < 1:
-            raise CorpusError(f"corpus {text!r}: weight must be above 0 and join at least 1")
-        return cls(Path(path), weight, join)
+        if not (math.isfinite(weight) and weight > 0) or join < 1 or (take is not None and take < 1):
+            raise CorpusError(f"corpus {text!r}: weight must be above 0, join and take at least 1")
+        return cls(Path(path), weight, join, take)
 
     @property
     def name(self) -> str:
-        """Name of the file without its endings; with the join, where there is one."""
+        """Name of the file without its endings; with join and take, where they are given."""
         stem = self.path.name.removesuffix(".gz").rsplit(".", 1)[0]
-        return stem if self.join == 1 else f"{stem}-join{self.join}"
+        joined = "" if self.join == 1 else f"-join{self.join}"
+        return stem + joined + ("" if self.take is None else f"-take{self.take}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +114,7 @@ def read_corpora(specs: Sequence[CorpusSpec]) -> list[Corpus]:
 
 
 def read_texts(spec: CorpusSpec) -> list[str]:
-    """Read the texts of one corpus, joined where asked.
+    """Read the texts of one corpus, joined and fewer where asked.
 
     Raises
     ------
@@ -120,15 +127,20 @@ def read_texts(spec: CorpusSpec) -> list[str]:
         texts = [line for _, line in read_lines(spec.path)]
     if not texts:
         raise CorpusError(f"{spec.path} holds no text")
-    return texts if spec.join == 1 else join_sentences(texts, spec.join)
+    if spec.join > 1:
+        texts = join_sentences(texts, spec.join)
+    if spec.take is None or spec.take >= len(texts):
+        return texts
+    kept = np.random.default_rng(_CORPUS_SEED).choice(len(texts), spec.take, replace=False)
+    return [texts[place] for place in sorted(kept.tolist())]
 
 
 def join_sentences(sentences: Sequence[str], longest: int) -> list[str]:
-    """Make texts of 2 to ``longest`` consecutive sentences; the last may be shorter."""
-    generator = np.random.default_rng(_JOIN_SEED)
+    """Make texts of 2 to ``longest`` (at least 2) consecutive sentences; the last may be shorter."""
+    generator = np.random.default_rng(_CORPUS_SEED)
     texts, start = [], 0
     while start < len(sentences):
-        length = int(generator.integers(2, longest, endpoint=True)) if longest > 1 else 1
+        length = int(generator.integers(2, longest, endpoint=True))
         texts.append(" ".join(sentences[start : start + length]))
         start += length
     return texts

@@ -98,7 +98,7 @@ def test_what_is_wrong_is_one_sentence(pairs: Path, tmp_path: Path, capsys: pyte
     out = tmp_path / "out"
     for arguments, message in (
         (options(out, tmp_path / "none.tsv", "--steps", "1"), "none.tsv is missing"),
-        (options(out, Path(f"{pairs},join=3"), "--steps", "1"), "pairs cannot be joined"),
+        (options(out, Path(f"{pairs},join=3"), "--steps", "1"), "pairs cannot be joined or taken in part"),
         (options(out, pairs, "--steps", "1", "--temperature", "0"), "--temperature must be above 0"),
         (options(out, pairs, "--steps", "1", "--tokenizer", str(tmp_path / "tokenizer.json")), "is not a tokenizer"),
         (options(out, pairs, "--steps", "1", "--matryoshka", "999"), "the student has 512 dimensions"),

@@ -7,20 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.data import CorpusSpec, choose_texts, join_sentences, read_corpora, token_batches
+from training.data import CorpusSpec, choose_texts, join_sentences, read_corpora, read_texts, token_batches
 from training.errors import CorpusError
 
 
 def test_a_corpus_is_named_with_its_options() -> None:
     """Weight and join stand behind the file's name."""
-    spec = CorpusSpec.parse("data/news.txt.gz,weight=0.25,join=6")
-    assert spec == CorpusSpec(Path("data/news.txt.gz"), 0.25, 6)
-    assert (spec.name, CorpusSpec.parse("news.v2.txt").name) == ("news-join6", "news.v2")
+    spec = CorpusSpec.parse("data/news.txt.gz,weight=0.25,join=6,take=90")
+    assert spec == CorpusSpec(Path("data/news.txt.gz"), 0.25, 6, 90)
+    assert (spec.name, CorpusSpec.parse("news.v2.txt").name) == ("news-join6-take90", "news.v2")
 
 
-@pytest.mark.parametrize("text", ["a.txt,weight=0", "a.txt,weight=x", "a.txt,weight=nan", "a.txt,join=0", "a.txt,of=3"])
+@pytest.mark.parametrize(
+    "text", ["a.txt,weight=0", "a.txt,weight=x", "a.txt,weight=nan", "a.txt,join=0", "a.txt,take=0", "a.txt,of=3"]
+)
 def test_options_that_mean_nothing_are_refused(text: str) -> None:
-    """A weight is a number above 0, a join at least 1, and there is no other option."""
+    """A weight is a number above 0, a join or take at least 1, and there is no other option."""
     with pytest.raises(CorpusError, match=r"^corpus 'a\.txt,"):
         CorpusSpec.parse(text)
 
@@ -43,6 +45,18 @@ def test_pairs_serve_as_texts(tmp_path: Path) -> None:
     """Both sides of a pair are texts of a corpus."""
     (tmp_path / "p.tsv").write_text("a\tb\nc\td\n")
     assert read_corpora([CorpusSpec(tmp_path / "p.tsv")])[0].texts == ["a", "b", "c", "d"]
+
+
+def test_what_is_taken_is_a_sample_that_stays_the_same(tmp_path: Path) -> None:
+    """In the corpus's order, from all over it; more than there is means all."""
+    (tmp_path / "a.txt").write_text("\n".join(str(number) for number in range(200)))
+    specs = [CorpusSpec.parse(f"{tmp_path}/a.txt,take={take}") for take in (50, 50, 900)]
+    first, again, everything = (read_texts(spec) for spec in specs)
+    assert first == again
+    assert len(set(first)) == 50
+    assert [int(text) for text in first] == sorted(int(text) for text in first)
+    assert any(int(text) > 150 for text in first)
+    assert len(everything) == 200
 
 
 def test_joined_sentences_are_all_there_once_and_the_same_each_time() -> None:
