@@ -58,7 +58,7 @@ def load_models(settings: Settings) -> list[LoadedModel]:
     Raises
     ------
     CheckpointError
-        If a folder cannot be served.
+        If a folder cannot be served, or the model's output is not finite.
     ValueError
         If device or dtype are not there, or a model reads longer texts than a batch may hold.
     """
@@ -77,6 +77,7 @@ def load_models(settings: Settings) -> list[LoadedModel]:
             raise ValueError(
                 f"--batch-tokens is {budget}, but {spec.name} reads texts of up to {embedder.info.max_length} tokens"
             )
+        _check_output(embedder)
         log.info("loaded %s", spec.name, extra={"seconds": round(time.perf_counter() - started, 3)})
         models.append(LoadedModel(spec.name, embedder))
     return models
@@ -194,11 +195,6 @@ def warm_up(embedder: Embedder, batch_tokens: int) -> float:
     -------
     float
         Tokens per second of a full batch.
-
-    Raises
-    ------
-    CheckpointError
-        If the model's output is not finite.
     """
     length = min(32, embedder.info.max_length)
     text = embedder.tokenizer.from_ids([0] * length)
@@ -206,15 +202,16 @@ def warm_up(embedder: Embedder, batch_tokens: int) -> float:
     for inputs in ([text], batch):
         embedder.run(inputs, [OutputSpec()] * len(inputs))
     started = time.perf_counter()
-    rows = embedder.run(batch, [OutputSpec()] * len(batch))
-    seconds = time.perf_counter() - started
-    if any(row.embedding is None or not _is_finite(row.embedding.sum()) for row in rows):
-        raise CheckpointError(f"{embedder.info.folder}: the model's output for a plain text is not finite")
-    return len(batch) * length / seconds
+    embedder.run(batch, [OutputSpec()] * len(batch))
+    return len(batch) * length / (time.perf_counter() - started)
 
 
-def _is_finite(number: float) -> bool:
-    return number - number == 0.0
+def _check_output(embedder: Embedder) -> None:
+    """Refuse a model that gives NaN for a plain text: its weights or the number type are unusable."""
+    try:
+        embedder.encode("Eyeline")
+    except FloatingPointError as error:
+        raise CheckpointError(f"{embedder.info.folder}: the model's output for a plain text is not finite") from error
 
 
 def _batch_tokens(settings: Settings, embedder: Embedder) -> int:

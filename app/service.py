@@ -7,6 +7,7 @@ Each step it names is one file: ``model/tokenizer.py`` makes ids, ``app/batcher.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.batcher import Batcher
-from app.errors import AttentionTooLargeError, InvalidRequestError, TooManyTextsError, UnknownModelError
+from app.errors import (
+    AttentionTooLargeError,
+    InvalidRequestError,
+    ServiceError,
+    TooManyTextsError,
+    UnknownModelError,
+)
 from app.metrics import ModelMetrics
 from app.schemas.encode import (
     AttentionOptions,
@@ -25,7 +32,7 @@ from app.schemas.encode import (
 )
 from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
 from model.embedder import Embedder
-from model.errors import TextTooLongError
+from model.errors import InputError, TextTooLongError
 from model.tokenizer import Text
 
 INLINE_CHARACTERS = 4_000
@@ -173,6 +180,14 @@ class Service:
 
     async def similarity(self, request: SimilarityRequest, *, route: str) -> Encoded:
         """Encode the texts of a comparison; those of pairs one after the other, a1, b1, a2, b2, ..."""
+        try:
+            return await self._similarity(request, route)
+        except (ServiceError, InputError) as error:
+            if request.pairs is not None and error.param is not None:
+                error.param = _name_in_pairs(error.param)
+            raise
+
+    async def _similarity(self, request: SimilarityRequest, route: str) -> Encoded:
         model = self.find_model(request.model)
         texts = request.texts or [text for pair in request.pairs or () for text in pair]
         dimensions = model.embedder.check_dimensions(request.dimensions)
@@ -289,6 +304,17 @@ class Service:
             limit=limit,
             actual=actual,
         )
+
+
+def _name_in_pairs(param: str) -> str:
+    """Name a text of the flattened pairs as the caller knows it: ``texts[3]`` is ``pairs[1][1]``."""
+    match = re.fullmatch(r"texts(?:\[(\d+)\])?", param)
+    if match is None:
+        return param
+    if match[1] is None:
+        return "pairs"
+    pair, side = divmod(int(match[1]), 2)
+    return f"pairs[{pair}][{side}]"
 
 
 def _num_characters(text: Text) -> int:

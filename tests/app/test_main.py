@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 import safetensors.numpy
 
@@ -19,7 +18,6 @@ from app.main import (
     TEXT_ROUTES,
     UNMEASURED_TOKENS_PER_SECOND,
     LoadedModel,
-    _is_finite,
     cost,
     create_app,
     load_models,
@@ -27,7 +25,6 @@ from app.main import (
 )
 from app.settings import ModelSpec
 from model.contract import AttentionSelection, EncodeInput, OutputSpec
-from model.embedder import Embedder
 from model.errors import CheckpointError
 from tests.app.conftest import RecordingEmbedder, Serve, Served, load, make_settings, until
 from tests.tiny import make_bert_folder
@@ -112,9 +109,8 @@ def test_a_budget_under_one_text_still_warms_up(tiny_folder: Path) -> None:
 
 def test_a_model_that_gives_no_numbers_is_refused(overflowing_folder: Path) -> None:
     """NaN for a plain text means that the folder or the number type is unusable: said at the start, not per request."""
-    embedder = Embedder.load(overflowing_folder, dtype="float32", device="cpu", threads=1)
     with pytest.raises(CheckpointError, match=r"overflowing.*not finite"):
-        warm_up(embedder, batch_tokens=64)
+        load_models(make_settings(overflowing_folder))
 
 
 async def test_the_queue_holds_what_the_machine_works_off(serve: Serve) -> None:
@@ -287,9 +283,3 @@ async def test_the_log_says_what_is_served_and_no_text(serve: Serve, caplog: pyt
     assert "ready" in messages
     assert "stopped" in messages
     assert "MARKER" not in str([vars(record) for record in caplog.records if record.name != "httpx"])
-
-
-def test_finite_means_finite() -> None:
-    """The sum of an embedding tells NaN and both infinities."""
-    assert _is_finite(float(np.float32(1e30)))
-    assert not any(_is_finite(value) for value in (np.nan, np.inf, -np.inf))

@@ -477,6 +477,13 @@ async def test_pairs_are_compared_two_by_two(server: Served) -> None:
     assert body["truncated"] == [[False, False], [False, True]]
 
 
+async def test_a_fault_in_a_pair_is_named_as_the_caller_knows_it(server: Served) -> None:
+    """The fourth text of two pairs is pairs[1][1], not texts[3]."""
+    response = await server.post("/similarity", {"pairs": [["a", "b"], ["c", LONG]], "truncate": False})
+    assert response.status_code == 413
+    assert response.json()["param"] == "pairs[1][1]"
+
+
 async def test_similarity_takes_the_same_options(server: Served) -> None:
     """Dimensions, prompts and truncate mean what they mean for /encode."""
     vectors = np.array((await server.encode(TEXTS, dimensions=3, prompt_name="query"))["embeddings"])
