@@ -134,7 +134,8 @@ def write_similarity(encoded: Encoded, *, is_pairs: bool) -> bytes:
     similarities = np.einsum("ij,ij->i", vectors[0::2], vectors[1::2]) if is_pairs else vectors @ vectors.T
     body = {
         "model": encoded.model.name,
-        "similarities": np.clip(similarities, -1.0, 1.0),  # rounding may leave 1.0000000000000002
+        # float32, as the vectors are; rounding may leave a little more than 1
+        "similarities": np.clip(similarities, -1.0, 1.0).astype(np.float32),
         "num_tokens": list(zip(num_tokens[0::2], num_tokens[1::2], strict=True)) if is_pairs else num_tokens,
         "truncated": list(zip(truncated[0::2], truncated[1::2], strict=True)) if is_pairs else truncated,
     }

@@ -82,10 +82,17 @@ def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     # torch takes a second to import: not before the settings are known to be good
     from app.log import configure_logging
     from app.main import create_app, load_models
-    from app.server import serve
+    from app.server import check_address, serve
     from model.errors import CheckpointError
 
     configure_logging(settings.log_level)
+    try:
+        check_address(settings.host, settings.port)
+    except OSError as error:
+        return _fail(f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}", FAILED)
+    for spec in settings.model:
+        if not spec.folder.exists():
+            return _fail(f"{spec.folder} is not a folder; eyeline weights fetch NAME gets a known model", FAILED)
     try:
         models = load_models(settings)
     except (CheckpointError, ValueError) as error:
@@ -146,7 +153,7 @@ def _import(arguments: argparse.Namespace, _: Mapping[str, str]) -> int:
     config = conversion.config
     print(  # noqa: T201 - this command's output
         f"{output}: {conversion.format.name}, {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
-        f"{len(conversion.unused)} known tensors left out"
+        f"{len(conversion.unused)} known tensors left out; serve it with: eyeline serve --model {output}"
     )
     return 0
 

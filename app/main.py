@@ -179,7 +179,7 @@ async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics
         observer=observer,
         tokens_per_second=tokens_per_second,
     )
-    return ServedModel(model.name, embedder, batcher, observer, batch_tokens)
+    return ServedModel(model.name, embedder, batcher, observer, limits)
 
 
 def cost(item: EncodeInput, spec: OutputSpec) -> Cost:

@@ -45,8 +45,8 @@ UNMATCHED = "unmatched"
 
 STAGES = ("tokenize", "queue", "inference", "serialize")
 
-REJECTION_REASONS = ("queue_full", "request_too_large", "not_ready", "other")
-"""Why a request was not admitted: the codes of the queue's refusals. Any other reason counts as ``other``."""
+REJECTION_REASONS = ("queue_full", "request_too_large", "not_ready", "deadline_exceeded", "other")
+"""Why a request was not admitted, or was dropped: the codes of the queue's refusals. Any other reason is ``other``."""
 
 STATUSES_FROM_START = (200, 413, 422, 429, 500, 503, 504)
 """Statuses that each known route shows at zero: success, and those that alerts are about."""
@@ -112,7 +112,9 @@ class Metrics:
         self._failures = self._counter("batch_failures", "Batches that raised an error.", "model")
         self._queue_texts = self._gauge("queue_texts", "Texts waiting.", "model")
         self._queue_tokens = self._gauge("queue_tokens", "Tokens waiting.", "model")
-        self._rejected = self._counter("rejected", "Requests not admitted to the queue.", "model", "reason")
+        self._rejected = self._counter(
+            "rejected", "Requests not admitted, or dropped at their deadline.", "model", "reason"
+        )
         self._cancelled = self._counter("cancelled", "Texts dropped because their caller had left.", "model")
         info = ("format", "dtype", "device", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_length")
         self._model_info = self._gauge("model_info", "What is served; always 1.", "model", *info, "pooling")

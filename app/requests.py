@@ -75,7 +75,7 @@ def _invalid(error: ValidationError) -> ServiceError:
         return InvalidRequestError(f"the body: {error.error_count()} faults, such as unknown fields")
     findings = error.errors(include_url=False, include_input=False)
     if findings[0]["type"] == "json_invalid":
-        return MalformedBodyError("the body is not valid JSON in UTF-8")
+        return MalformedBodyError("the body is not valid JSON in UTF-8, or it is nested too deeply")
     return from_validation(findings)
 
 

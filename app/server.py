@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,6 +68,22 @@ class Server(uvicorn.Server):
         log.info("stopping", extra={"signal": number.name, "drain_delay_seconds": self._drain_delay_seconds})
         self._state.begin_draining()
         asyncio.get_running_loop().call_later(self._drain_delay_seconds, setattr, self, "should_exit", True)
+
+
+def check_address(host: str, port: int) -> None:
+    """Find out before the models are loaded whether the address can be listened on.
+
+    Raises
+    ------
+    OSError
+        If it is taken, not this machine's, or not allowed.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
 
 
 def serve(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.batcher import Batcher
+from app.batcher import Batcher, QueueLimits
 from app.errors import (
     AttentionTooLargeError,
     InvalidRequestError,
@@ -67,7 +67,7 @@ class ServedModel:
     embedder: Embedder
     batcher: Batcher
     metrics: ModelMetrics
-    batch_tokens: int
+    limits: QueueLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Service:
         self.models = {model.name: model for model in models}
         self.limits = limits
         self._default = models[0]
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._long_turn = asyncio.Lock()
         self._clock = clock
 
@@ -248,7 +248,7 @@ class Service:
         route: str,
     ) -> tuple[list[Row], Timings]:
         """Wait for the rows, and record once what the request was made of."""
-        deadline = None if self._timeout_seconds is None else self._clock() + self._timeout_seconds
+        deadline = None if self.timeout_seconds is None else self._clock() + self.timeout_seconds
         rows = await model.batcher.submit(inputs, specs, deadline)
         timings = Timings(
             tokenize_seconds,

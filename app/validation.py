@@ -16,6 +16,7 @@ SHOULD_BE = "should be "
 WIRE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 PYTHON_TYPES = frozenset({"any", "bool", "bytes", "dict", "float", "int", "list", "none", "set", "str", "tuple"})
 BODY_PARTS = frozenset({"body", "cookie", "header", "path", "query"})
+PYTHON_SUBJECTS = re.compile(r"^(Input|List|Tuple|String) (?=should)")
 OWN_WORDS = {
     "missing": "is required",
     "extra_forbidden": "is not a field of this request",
@@ -105,7 +106,7 @@ def _expectation(error: Mapping[str, Any]) -> str:
         return str(context["error"])
     if "error" in context or "tag" in context:  # a parser's complaint or a union's tag: both quote the input
         return "is not valid"
-    words = str(error["msg"]).removeprefix("Input ").replace(" after validation", "")
+    words = PYTHON_SUBJECTS.sub("", str(error["msg"])).replace(" after validation", "")
     return words[:1].lower() + words[1:]
 
 

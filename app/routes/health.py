@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 
+from app.schemas.encode import MAX_PROMPT_CHARACTERS
 from app.schemas.info import Health, InfoResponse, ServedModelInfo
 from app.service import ServedModel
 from app.state import ServerState, service_of, state_of
@@ -55,11 +56,16 @@ async def info(request: Request) -> InfoResponse:
         model_type={"embedding": {"pooling": first.pooling}},
         served_model_name=models[0].name,
         max_input_length=first.max_length,
-        max_batch_tokens=models[0].batch_tokens,
+        max_batch_tokens=models[0].limits.batch_tokens,
         max_client_batch_size=service.limits.max_texts,
         auto_truncate=True,
         version=VERSION,
         threads=first.threads,
+        batch_attention_values=models[0].limits.batch_attention_values,
+        max_queue_texts=models[0].limits.max_queue_texts,
+        max_queue_tokens=models[0].limits.max_queue_tokens,
+        max_prompt_characters=MAX_PROMPT_CHARACTERS,
+        request_timeout_seconds=service.timeout_seconds,
         max_text_characters=service.limits.max_text_characters,
         max_body_bytes=state_of(request).max_body_bytes,
         max_attention_values_list=service.limits.max_attention_values_list,

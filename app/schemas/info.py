@@ -47,6 +47,11 @@ class InfoResponse(BaseModel):
     auto_truncate: bool
     version: str
     threads: int
+    batch_attention_values: int = Field(description="Attention weights computed in one batch.")
+    max_queue_texts: int = Field(description="Texts that may wait, for each model.")
+    max_queue_tokens: int = Field(description="Tokens that may wait; measured at the start unless it is set.")
+    max_prompt_characters: int
+    request_timeout_seconds: float | None
     max_text_characters: int
     max_body_bytes: int
     max_attention_values_list: int

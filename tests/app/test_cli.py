@@ -306,7 +306,10 @@ def test_import_end_to_end(run: Run, tmp_path: Path) -> None:
     arguments = ("--num-heads", 8, "--tokenizer", save_tokenizer(tmp_path / "t.json"), "--max-length", 40)
     code, out, err = run("weights", "import", SEED, *arguments, "--output", folder)
     assert (code, err) == (0, "")
-    assert out == f"{folder}: seed 2, 3 layers, hidden size 64, 0 known tensors left out\n"
+    assert out == (
+        f"{folder}: seed 2, 3 layers, hidden size 64, 0 known tensors left out; "
+        f"serve it with: eyeline serve --model {folder}\n"
+    )
     code, out, _ = run("info", folder)
     assert code == 0
     expected = {"format": "seed 2", "max_length": 40, "num_attention_heads": 8, "dimensions": 64}

@@ -152,7 +152,7 @@ async def test_settings_reach_what_they_limit(serve: Serve) -> None:
         assert (info["max_attention_values_list"], info["max_attention_values_binary"]) == (11, 13)
         service = server.state.service
         assert service is not None
-        assert service._timeout_seconds == 8.0
+        assert service.timeout_seconds == 8.0
         limits = service.find_model(None).batcher._limits
         assert limits.batch_attention_values == 7
         assert (limits.max_queue_texts, limits.max_queue_tokens) == (5, 50)

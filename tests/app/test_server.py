@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.metrics import Metrics
-from app.server import STOP_SIGNALS, Server, serve
+from app.server import STOP_SIGNALS, Server, check_address, serve
 from app.state import ServerState
 from tests.app.conftest import until
 
@@ -125,3 +125,14 @@ def test_a_failed_start_is_1() -> None:
         raise RuntimeError("no")
 
     assert run(make_app(fail)) == 1
+
+
+def test_an_address_is_checked_before_anything_is_loaded() -> None:
+    """A taken port is found out; a free one, and port 0, are fine, and stay free."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            check_address("127.0.0.1", port)
+    check_address("127.0.0.1", port)
+    check_address("127.0.0.1", port)
+    check_address("127.0.0.1", 0)

@@ -80,6 +80,10 @@ async def test_info_is_a_superset_of_teis(server: Served) -> None:
         "max_attention_values_binary": 32_000_000,
         "max_text_characters": 200_000,
         "max_body_bytes": 4 * 1024 * 1024,
+        "batch_attention_values": 8_000_000,
+        "max_queue_texts": 16_384,
+        "max_prompt_characters": 4_096,
+        "request_timeout_seconds": None,
     }.items() <= body.items()
     [model] = body["models"]
     assert model == {
