@@ -36,12 +36,6 @@ PLAIN = OutputSpec()
 LIMITS = QueueLimits(batch_tokens=100, batch_attention_values=1_000, max_queue_texts=1_000, max_queue_tokens=10_000)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio only."""
-    return "asyncio"
-
-
 def cost_of(text: EncodeInput, spec: OutputSpec) -> Cost:
     """Count tokens, and the values of the maps that were asked for."""
     return Cost(text.num_tokens, spec.attention.num_values(text.num_tokens) if spec.attention else 0)

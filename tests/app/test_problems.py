@@ -20,12 +20,6 @@ pytestmark = pytest.mark.anyio
 JSON = {"content-type": "application/json"}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio only."""
-    return "asyncio"
-
-
 class Attention(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     layers: list[int] | Literal["all"] = "all"

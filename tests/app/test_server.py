@@ -20,12 +20,6 @@ from app.state import ServerState
 from tests.app.conftest import until
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio only."""
-    return "asyncio"
-
-
 def make_app(on_start: Callable[[], Any] = lambda: None) -> FastAPI:
     """An app without routes that calls ``on_start`` when it begins."""
 

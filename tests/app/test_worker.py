@@ -12,12 +12,6 @@ from app.worker import Worker
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio only."""
-    return "asyncio"
-
-
 async def test_one_thread_for_all() -> None:
     """Everything runs on one thread, whichever batcher it comes from.
 
