@@ -111,7 +111,7 @@ def write_encoded(encoded: Encoded, request: EncodeRequest, form: Form) -> bytes
     if request.attention is not None:
         counts["attention"] = _attention(encoded, request.attention, with_values=form == "json")
     if form == "json":
-        return _dumps(head | {"embeddings": _embeddings(encoded.embeddings, request.encoding_format)} | counts)
+        return dumps(head | {"embeddings": _embeddings(encoded.embeddings, request.encoding_format)} | counts)
     body = head | counts
     arrays: dict[str, NDArray[Any]] = {"embeddings": encoded.embeddings}
     if request.attention is not None:
@@ -119,33 +119,17 @@ def write_encoded(encoded: Encoded, request: EncodeRequest, form: Form) -> bytes
             if row.attention is not None:
                 arrays[f"attention.{index}.maps"] = row.attention.astype(request.attention.dtype)
     if form == "safetensors":
-        return safetensors.numpy.save(arrays, metadata={"response": _dumps(body).decode()})
+        return safetensors.numpy.save(arrays, metadata={"response": dumps(body).decode()})
     buffer = io.BytesIO()
-    arrays["response"] = np.frombuffer(_dumps(body), dtype=np.uint8)
+    arrays["response"] = np.frombuffer(dumps(body), dtype=np.uint8)
     np.savez(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
-
-
-def write_similarity(encoded: Encoded, *, is_pairs: bool) -> bytes:
-    """Write the answer of ``/similarity`` from unit vectors: a matrix, or one number per pair."""
-    vectors = encoded.embeddings.astype(np.float64)
-    num_tokens = [item.num_tokens for item in encoded.inputs]
-    truncated = [item.is_truncated for item in encoded.inputs]
-    similarities = np.einsum("ij,ij->i", vectors[0::2], vectors[1::2]) if is_pairs else vectors @ vectors.T
-    body = {
-        "model": encoded.model.name,
-        # float32, as the vectors are; rounding may leave a little more than 1
-        "similarities": np.clip(similarities, -1.0, 1.0).astype(np.float32),
-        "num_tokens": list(zip(num_tokens[0::2], num_tokens[1::2], strict=True)) if is_pairs else num_tokens,
-        "truncated": list(zip(truncated[0::2], truncated[1::2], strict=True)) if is_pairs else truncated,
-    }
-    return _dumps(body)
 
 
 def write_tokenized(tokenized: Tokenized) -> bytes:
     """Write the answer of ``/tokenize``."""
     texts = [
-        _tables(item)
+        text_tables(item)
         | {
             "num_tokens": item.num_tokens,
             "num_tokens_total": item.num_tokens_total,
@@ -153,7 +137,7 @@ def write_tokenized(tokenized: Tokenized) -> bytes:
         }
         for item in tokenized.inputs
     ]
-    return _dumps({"model": tokenized.model.name, "texts": texts})
+    return dumps({"model": tokenized.model.name, "texts": texts})
 
 
 def num_values(encoded: Encoded) -> int:
@@ -161,7 +145,7 @@ def num_values(encoded: Encoded) -> int:
     return encoded.embeddings.size + sum(row.attention.size for row in encoded.rows if row.attention is not None)
 
 
-def _dumps(body: Mapping[str, Any]) -> bytes:
+def dumps(body: Mapping[str, Any]) -> bytes:
     """Write JSON. Arrays are finite by now (the batcher refuses others), or orjson would write null for a NaN."""
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
@@ -181,12 +165,12 @@ def _attention(encoded: Encoded, options: AttentionOptions, *, with_values: bool
     return [
         None
         if row.attention is None or encoded.selection is None
-        else _tables(item) | {"maps": _maps(row.attention, encoded.selection, options, with_values=with_values)}
+        else text_tables(item) | {"maps": _maps(row.attention, encoded.selection, options, with_values=with_values)}
         for item, row in zip(encoded.inputs, encoded.rows, strict=True)
     ]
 
 
-def _tables(item: EncodeInput) -> dict[str, Any]:
+def text_tables(item: EncodeInput) -> dict[str, Any]:
     """Write the token and word tables of a text."""
     return (
         {}
@@ -237,9 +221,14 @@ def round_significant(values: FloatArray, digits: int) -> FloatArray:
     array, same shape, float32
         The float32 nearest to the rounded number, which JSON then shows with those digits.
     """
+    return round_wide(values, digits).astype(np.float32)
+
+
+def round_wide(values: NDArray[np.floating[Any]], digits: int) -> NDArray[np.float64]:
+    """Round to so many significant digits, in float64."""
     wide = values.astype(np.float64)
     with np.errstate(divide="ignore"):
         magnitude = np.floor(np.log10(np.abs(wide)))
-    # weights under 1e-300 do not occur in float32; a zero has no magnitude and stays zero
+    # numbers under 1e-290 do not come from float32; a zero has no magnitude and stays zero
     scale = 10.0 ** (digits - 1 - np.where(np.isfinite(magnitude), magnitude, 0.0))
-    return (np.round(wide * scale) / scale).astype(np.float32)
+    return np.round(wide * scale) / scale

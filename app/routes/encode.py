@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from app.answers import CONTENT_TYPES, negotiate, num_values, write_encoded, write_similarity, write_tokenized
+from app.answers import CONTENT_TYPES, negotiate, num_values, write_encoded, write_tokenized
 from app.requests import read_body, while_connected
 from app.schemas.encode import (
     EncodeRequest,
@@ -21,6 +21,7 @@ from app.schemas.encode import (
     TokenizeResponse,
 )
 from app.service import Timings
+from app.similarity_answers import write_similarity
 from app.state import max_body_bytes, service_of
 
 INLINE_VALUES = 20_000

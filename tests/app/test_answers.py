@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.answers import CONTENT_TYPES, MEDIA_TYPES, negotiate, num_values, round_significant, write_similarity
+from app.answers import CONTENT_TYPES, MEDIA_TYPES, negotiate, num_values, round_significant
 from app.errors import NotAcceptableError
 from app.service import Encoded, Timings
 from model.contract import EncodeInput, Row
@@ -107,16 +107,6 @@ def encoded(embeddings: np.ndarray, rows: list[Row]) -> Encoded:
     """An answer of one token a text, by a model of which only the name is looked at."""
     inputs = [EncodeInput([1], [0], 1) for _ in embeddings]
     return Encoded(SimpleNamespace(name="m"), inputs, embeddings, rows, None, Timings(0.0))  # type: ignore[arg-type]
-
-
-def test_cosines_never_leave_their_range() -> None:
-    """Rounding may make a product of unit vectors larger than 1: it is cut off, or acos would fail at the caller's."""
-    vector = np.array([0.6, 0.8000001], dtype=np.float32)
-    vectors = np.stack([vector, vector, -vector])
-    body = orjson.loads(write_similarity(encoded(vectors, []), is_pairs=False))
-    assert float(vector @ vector) > 1
-    assert body["similarities"][0][:2] == [1.0, 1.0]
-    assert body["similarities"][0][2] == -1.0
 
 
 def test_cost_of_writing_counts_every_number() -> None:
