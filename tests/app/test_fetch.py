@@ -490,13 +490,122 @@ def test_the_manifest_pins_everything() -> None:
                 assert re.fullmatch(r"[a-z0-9-]+==[0-9.]+", source.requirement)
 
 
-def test_minilm_is_the_model_that_the_references_were_made_with() -> None:
-    """The pinned weights are the published ones, in their full length."""
-    files = {file.path: file for file in read_manifest()["all-MiniLM-L6-v2"].files}
-    weights = files["model.safetensors"]
-    assert weights.sha256 == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-    assert weights.size == 90_868_376
-    assert {"config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json"} <= files.keys()
+@dataclass(frozen=True)
+class Known:
+    """What is said elsewhere of a model that the manifest pins.
+
+    ``pooling`` and ``max_length`` are what its publisher wrote into the small files that decide them.
+    """
+
+    name: str
+    origin: str
+    licence: str
+    weights: tuple[int, str]
+    dimensions: int
+    pooling: str
+    max_length: int
+    lowercase: bool = False
+
+
+KNOWN = [
+    Known(
+        "all-MiniLM-L6-v2",
+        "sentence-transformers/all-MiniLM-L6-v2",
+        "Apache-2.0",
+        (90_868_376, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+        dimensions=384,
+        pooling="mean_tokens",
+        max_length=256,
+    ),
+    Known(
+        "paraphrase-multilingual-MiniLM-L12-v2",
+        "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2",
+        "Apache-2.0",
+        (470_641_600, "eaa086f0ffee582aeb45b36e34cdd1fe2d6de2bef61f8a559a1bbc9bd955917b"),
+        dimensions=384,
+        pooling="mean_tokens",
+        max_length=128,
+    ),
+    Known(
+        "bge-small-zh-v1.5",
+        "BAAI/bge-small-zh-v1.5",
+        "MIT",
+        (95_827_648, "354763b9b1357bc9c44f62c6be2276321081ed2567773608c0d0785b61d5a026"),
+        dimensions=512,
+        pooling="cls_token",
+        max_length=512,
+        lowercase=True,
+    ),
+]
+
+
+@pytest.fixture(params=KNOWN, ids=lambda known: known.name)
+def known(request: pytest.FixtureRequest) -> Known:
+    """Each known model in turn."""
+    model: Known = request.param
+    return model
+
+
+def pinned_as(content: str) -> tuple[int, str]:
+    """Size and SHA-256 of a file with this content."""
+    return len(content.encode()), hashlib.sha256(content.encode()).hexdigest()
+
+
+def test_no_known_model_goes_untested() -> None:
+    """The list above is the manifest's."""
+    assert [known.name for known in KNOWN] == list(read_manifest())
+
+
+def test_the_published_weights_are_pinned(known: Known) -> None:
+    """A known model is its publisher's, under its licence, with the weights in full length, and its card."""
+    model = read_manifest()[known.name]
+    files = {file.path: file for file in model.files}
+    assert (model.origin, model.licence) == (known.origin, known.licence)
+    assert (files["model.safetensors"].size, files["model.safetensors"].sha256) == known.weights
+    assert "README.md" in files
+    (hub,) = [source for source in model.sources if isinstance(source, HubSource)]
+    assert hub.url == f"https://huggingface.co/{known.origin}"
+
+
+def test_all_that_serving_reads_is_pinned(known: Known) -> None:
+    """No file that decides an embedding is left to be guessed, and none is pinned twice."""
+    paths = [file.path for file in read_manifest()[known.name].files]
+    assert len(set(paths)) == len(paths)
+    assert {
+        "config.json",
+        "tokenizer.json",
+        "model.safetensors",
+        "modules.json",
+        "1_Pooling/config.json",
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+    } <= set(paths)
+
+
+def test_the_pinned_pooling_and_length_are_the_published_ones(known: Known) -> None:
+    """The small files are pinned in the very bytes that say this pooling, width and maximum length."""
+    files = {file.path: (file.size, file.sha256) for file in read_manifest()[known.name].files}
+    kinds = ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens"]
+    pooling = {
+        "word_embedding_dimension": known.dimensions,
+        **{f"pooling_mode_{kind}": kind == known.pooling for kind in kinds},
+    }
+    length = {"max_seq_length": known.max_length, "do_lower_case": known.lowercase}
+    assert files["1_Pooling/config.json"] == pinned_as(json.dumps(pooling, indent=2))
+    assert files["sentence_bert_config.json"] == pinned_as(json.dumps(length, indent=2))
+
+
+def test_the_readme_lists_each_known_model(known: Known) -> None:
+    """Dimensions, tokens, download and licence in the README are the manifest's."""
+    rows = (Path(app.fetch.__file__).parents[1] / "README.md").read_text(encoding="utf-8").splitlines()
+    (row,) = [row for row in rows if row.startswith(f"| `{known.name}` |")]
+    megabytes = round(sum(file.size for file in read_manifest()[known.name].files) / 1e6)
+    assert [cell.strip() for cell in row.split("|")][3:-1] == [
+        str(known.dimensions),
+        str(known.max_length),
+        f"{megabytes} MB",
+        known.licence,
+    ]
 
 
 def test_damage_is_listed_file_by_file(bench: Bench) -> None:
