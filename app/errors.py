@@ -20,7 +20,7 @@
     │   └── NonFiniteError           500  the encoder's result holds a NaN or an infinity
     ├── model.errors.ModelError
     │   ├── CheckpointError          start-up only: the command line prints it, no request ever sees it
-    │   └── InputError               413 or 422, its leaves are in the table below
+    │   └── InputError               413, 422 or 501, its leaves are in the table below
     ├── starlette HTTPException      404, 405, ...: the status, in our shape
     ├── RequestValidationError       as InvalidRequestError (or MalformedBodyError)
     └── anything else                500  internal_error: a bug, logged and not explained
@@ -37,6 +37,7 @@ from model.errors import (
     AttentionSelectionError,
     CheckpointError,
     DimensionsError,
+    ExplanationError,
     PairError,
     PromptError,
     TextTooLongError,
@@ -161,6 +162,7 @@ ANSWERS: Mapping[type[Exception], Answer] = {
     PromptError: Answer(422, "unknown_prompt", "Unknown prompt"),
     DimensionsError: Answer(422, "dimensions_out_of_range", "Dimensions out of range"),
     AttentionSelectionError: Answer(422, "attention_out_of_range", "Layer or head out of range"),
+    ExplanationError: Answer(501, "explanation_not_supported", "Explanation not supported"),
 }
 """The one table from error to answer. A leaf of the trees that is missing here fails a test."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -21,10 +22,11 @@ from model.batch import PackedBatch, cut_by_tokens, pack
 from model.checkpoint import LoadedEncoder, load_dense, load_encoder
 from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
 from model.device import available_threads, choose_device, choose_dtype
-from model.errors import AttentionSelectionError, CheckpointError, DimensionsError
+from model.errors import AttentionSelectionError, CheckpointError, DimensionsError, ExplanationError
 from model.folder import ModelFolder, read_folder, read_tokenizer
 from model.heads import Dense
 from model.pooling import POOLING_FUNCTIONS, Pooling, Spans, finish
+from model.similarity import Projection
 from model.tokenizer import SpecialTokens, Text, Tokenizer, TokenizerConfig
 
 ATTENTION_PATHS: dict[Literal["fused", "explicit"], Attend] = {"fused": attend_fused, "explicit": attend_explicit}
@@ -286,6 +288,43 @@ class Embedder:
             layers=_true_numbers(layers, self.config.num_hidden_layers, "layers", f"{param}.layers"),
             heads=_true_numbers(heads, self.config.num_attention_heads, "heads", f"{param}.heads"),
         )
+
+    def check_explainable(self, *, param: str = "explain") -> None:
+        """Refuse to explain a cosine where an embedding is not the mean of one vector per token.
+
+        Raises
+        ------
+        ExplanationError
+            If the model pools otherwise, or something that is not linear follows: with the reason.
+        """
+        if self.pooling.mode != "mean":
+            raise ExplanationError(
+                f"this model pools by {self.pooling.mode}: its embedding is no mean over the tokens, "
+                "so a cosine is no sum over pairs of them",
+                param=param,
+            )
+        for number, dense in enumerate(self._dense, start=1):
+            if dense.activation != "identity":
+                raise ExplanationError(
+                    f"dense layer {number} of this model applies {dense.activation} to the pooled vector: "
+                    "what comes out is no sum over the tokens",
+                    param=param,
+                )
+
+    @cached_property
+    def projection(self) -> Projection:
+        """What makes a token's last hidden state its share of the embedding, where :meth:`check_explainable` passes."""
+        return Projection.compose(
+            [
+                (_to_array(dense.linear.weight), None if dense.linear.bias is None else _to_array(dense.linear.bias))
+                for dense in self._dense
+            ]
+        )
+
+    def pooled_tokens(self, text: EncodeInput) -> range:
+        """Which tokens of a text pooling reads: all, or those behind the prompt."""
+        spans = Spans.of([0], [text.num_tokens], [0 if self.pooling.include_prompt else text.prompt_length])
+        return range(spans.starts[0], spans.stops[0])
 
 
 def _to_array(tensor: Tensor) -> FloatArray:

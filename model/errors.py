@@ -10,7 +10,8 @@
         ├── PairError            a pair of texts, and the model was not made for pairs
         ├── PromptError          an unknown prompt name
         ├── DimensionsError      more dimensions than the model has
-        └── AttentionSelectionError   a layer or head that does not exist
+        ├── AttentionSelectionError   a layer or head that does not exist
+        └── ExplanationError     a model whose embedding is no sum over its tokens
 
 Nothing here knows a status code: ``app/errors.py`` holds the one table from error to answer.
 """
@@ -66,3 +67,7 @@ class DimensionsError(InputError):
 
 class AttentionSelectionError(InputError):
     """A layer or a head that the model does not have."""
+
+
+class ExplanationError(InputError):
+    """An explanation of a cosine, by a model whose embedding is not the mean of one vector per token."""

@@ -11,9 +11,9 @@ import torch
 
 from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row
 from model.embedder import Embedder, ModelInfo
-from model.errors import AttentionSelectionError, DimensionsError, PromptError, TextTooLongError
+from model.errors import AttentionSelectionError, DimensionsError, ExplanationError, PromptError, TextTooLongError
 from tests.model.answers import MINILM, cosines
-from tests.model.folders import CONFIG, bert_tensors, write_bert, write_json
+from tests.model.folders import CONFIG, bert_tensors, write_bert, write_dense, write_json, write_modules
 
 TEXTS = ["the cat sat", "dog", "", "the dog sat. the cat sat!", "a b c d e f g", "cat"]
 
@@ -397,3 +397,32 @@ def test_threads_follow_the_setting_and_else_the_machine(folder: Path, monkeypat
     Embedder.load(folder, threads=3)
     Embedder.load(folder)
     assert asked == [3, 5]
+
+
+# --- explanations (what is explained: test_similarity.py) ---
+
+
+@pytest.mark.parametrize(
+    ("flag", "mode"),
+    [("pooling_mode_cls_token", "cls"), ("pooling_mode_max_tokens", "max"), ("pooling_mode_lasttoken", "lasttoken")],
+)
+def test_only_the_mean_is_explained(folder: Path, flag: str, mode: str) -> None:
+    """Whatever else pools is refused with its name; the mean passes."""
+    Embedder.load(folder, dtype="float32", device="cpu", threads=1).check_explainable()
+    write_json(folder / "1_Pooling" / "config.json", {flag: True})
+    embedder = Embedder.load(folder, dtype="float32", device="cpu", threads=1)
+    with pytest.raises(ExplanationError, match=f"pools by {mode}:") as caught:
+        embedder.check_explainable()
+    assert caught.value.param == "explain"
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "gelu", "sigmoid", "silu"])
+def test_only_linear_layers_are_explained(folder: Path, activation: str) -> None:
+    """A dense layer with an activation is refused by its number and the activation, wherever it stands."""
+    write_modules(folder, ("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"), ("Dense", "3_Dense"))
+    tensors = {"linear.weight": torch.eye(16), "linear.bias": torch.zeros(16)}
+    for number, name in ((2, "identity"), (3, activation)):
+        write_dense(folder / f"{number}_Dense", tensors, out_features=16, activation_function=f"torch.nn.{name}")
+    embedder = Embedder.load(folder, dtype="float32", device="cpu", threads=1)
+    with pytest.raises(ExplanationError, match=f"dense layer 2 of this model applies {activation} "):
+        embedder.check_explainable()
