@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,10 +11,14 @@ import orjson
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from app.attention_answers import attention_arrays, attention_parts, num_attention_values
 from app.errors import NotAcceptableError
-from app.schemas.encode import AttentionOptions, EncodeRequest
+from app.numbers import to_base64
+from app.schemas.encode import EncodeRequest
 from app.service import Encoded, Tokenized
-from model.contract import AttentionSelection, EncodeInput, FloatArray, TokenTable, WordTable
+from model.contract import EncodeInput, FloatArray
+from model.offsets import OffsetUnit, convert_offsets
+from model.tokenizer import Text
 
 Form = Literal["json", "safetensors", "npz"]
 
@@ -34,8 +37,6 @@ CONTENT_TYPES: Mapping[Form, str] = {
     "safetensors": "application/vnd.safetensors",
     "npz": "application/x-npz",
 }
-
-AXES = ("layer", "head", "query", "key")
 
 
 def negotiate(accept: str | None) -> Form:
@@ -99,8 +100,8 @@ def write_encoded(encoded: Encoded, request: EncodeRequest, form: Form) -> bytes
     Returns
     -------
     bytes
-        In binary forms ``embeddings`` and ``attention.{i}.maps`` are arrays, and everything else is JSON: the
-        metadata entry ``response`` of safetensors, the array ``response`` (uint8) of npz.
+        In binary forms ``embeddings`` and the numbers of ``attention.{i}`` are arrays, and everything else is JSON:
+        the metadata entry ``response`` of safetensors, the array ``response`` (uint8) of npz.
     """
     head = {"model": encoded.model.name, "dimensions": encoded.embeddings.shape[1]}
     counts: dict[str, Any] = {
@@ -109,15 +110,16 @@ def write_encoded(encoded: Encoded, request: EncodeRequest, form: Form) -> bytes
         "truncated": [item.is_truncated for item in encoded.inputs],
     }
     if request.attention is not None:
-        counts["attention"] = _attention(encoded, request.attention, with_values=form == "json")
+        counts["attention"] = _attention(encoded, request, with_values=form == "json")
     if form == "json":
         return dumps(head | {"embeddings": _embeddings(encoded.embeddings, request.encoding_format)} | counts)
     body = head | counts
     arrays: dict[str, NDArray[Any]] = {"embeddings": encoded.embeddings}
     if request.attention is not None:
         for index, row in enumerate(encoded.rows):
-            if row.attention is not None:
-                arrays[f"attention.{index}.maps"] = row.attention.astype(request.attention.dtype)
+            if row.attended is not None:
+                parts = attention_arrays(row.attended, request.attention.dtype)
+                arrays |= {f"attention.{index}.{name}": array for name, array in parts.items()}
     if form == "safetensors":
         return safetensors.numpy.save(arrays, metadata={"response": dumps(body).decode()})
     buffer = io.BytesIO()
@@ -142,93 +144,75 @@ def write_tokenized(tokenized: Tokenized) -> bytes:
 
 def num_values(encoded: Encoded) -> int:
     """Count the numbers an answer will hold: what its writing costs."""
-    return encoded.embeddings.size + sum(row.attention.size for row in encoded.rows if row.attention is not None)
+    return encoded.embeddings.size + sum(map(num_attention_values, encoded.rows))
 
 
 def dumps(body: Mapping[str, Any]) -> bytes:
-    """Write JSON. Arrays are finite by now (the batcher refuses others), or orjson would write null for a NaN."""
+    """Write JSON. A NaN becomes null: statistics that have no meaning; the batcher lets no other NaN pass."""
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _embeddings(embeddings: FloatArray, encoding_format: Literal["float", "base64"]) -> FloatArray | list[str]:
     if encoding_format == "float":
         return np.ascontiguousarray(embeddings)
-    return [_base64(row.astype("<f4")) for row in embeddings]
+    return [to_base64(row, "float32") for row in embeddings]
 
 
-def _base64(array: NDArray[Any]) -> str:
-    return base64.b64encode(array.tobytes()).decode("ascii")
-
-
-def _attention(encoded: Encoded, options: AttentionOptions, *, with_values: bool) -> list[dict[str, Any] | None]:
-    """Describe the maps of each text; null where they were not asked for."""
+def _attention(encoded: Encoded, request: EncodeRequest, *, with_values: bool) -> list[dict[str, Any] | None]:
+    """Describe the attention of each text; null where it was not asked for."""
+    options, selection = request.attention, encoded.selection
+    texts = [request.texts] if isinstance(request.texts, str) else request.texts
     return [
         None
-        if row.attention is None or encoded.selection is None
-        else text_tables(item) | {"maps": _maps(row.attention, encoded.selection, options, with_values=with_values)}
-        for item, row in zip(encoded.inputs, encoded.rows, strict=True)
+        if row.attended is None or options is None or selection is None
+        else text_tables(item, text, options.offset_unit)
+        | attention_parts(item, row.attended, selection, options, with_values=with_values)
+        for item, text, row in zip(encoded.inputs, texts, encoded.rows, strict=True)
     ]
 
 
-def text_tables(item: EncodeInput) -> dict[str, Any]:
-    """Write the token and word tables of a text."""
-    return (
-        {}
-        if item.tokens is None or item.words is None
-        else {"tokens": _tokens(item.tokens), "words": _words(item.words)}
-    )
+def text_tables(item: EncodeInput, text: Text = "", unit: OffsetUnit = "codepoint") -> dict[str, Any]:
+    """Write the token and word tables of a text.
 
-
-def _tokens(table: TokenTable) -> dict[str, Any]:
-    return {
-        "id": table.ids,
-        "text": table.texts,
-        "start": table.starts,
-        "end": table.ends,
-        "special": table.special,
-        "segment": table.segments,
-        "word": table.words,
-    }
-
-
-def _words(table: WordTable) -> dict[str, Any]:
-    return {"text": table.texts, "start": table.starts, "end": table.ends, "segment": table.segments}
-
-
-def _maps(
-    weights: FloatArray, selection: AttentionSelection, options: AttentionOptions, *, with_values: bool
-) -> dict[str, Any]:
-    """Write the maps of one text, as lists, as base64, or (binary answers) only what they are."""
-    body: dict[str, Any] = {
-        "layers": selection.layers,
-        "heads": selection.heads,
-        "axes": AXES,
-        "shape": weights.shape,
-    }
-    if with_values and options.encoding == "list":
-        return body | {"values": round_significant(weights, options.digits)}
-    body |= {"dtype": options.dtype, "order": "C", "endian": "little"}
-    if with_values:
-        body["data"] = _base64(weights.astype(np.dtype(options.dtype).newbyteorder("<")))
-    return body
-
-
-def round_significant(values: FloatArray, digits: int) -> FloatArray:
-    """Round to so many significant digits: decimals would break the sums of long rows, digits do not.
-
-    Returns
-    -------
-    array, same shape, float32
-        The float32 nearest to the rounded number, which JSON then shows with those digits.
+    Parameters
+    ----------
+    item : EncodeInput
+    text : str or (str, str)
+        The caller's own; only units other than code points need it.
+    unit : "codepoint", "utf16" or "byte"
+        Of ``start`` and ``end``.
     """
-    return round_wide(values, digits).astype(np.float32)
+    if item.tokens is None or item.words is None:
+        return {}
+    tokens, words = item.tokens, item.words
+    return {
+        "tokens": {
+            "id": tokens.ids,
+            "text": tokens.texts,
+            "start": _offsets(tokens.starts, tokens.segments, text, unit),
+            "end": _offsets(tokens.ends, tokens.segments, text, unit),
+            "special": tokens.special,
+            "segment": tokens.segments,
+            "word": tokens.words,
+        },
+        "words": {
+            "text": words.texts,
+            "start": _offsets(words.starts, words.segments, text, unit),
+            "end": _offsets(words.ends, words.segments, text, unit),
+            "segment": words.segments,
+        },
+    }
 
 
-def round_wide(values: NDArray[np.floating[Any]], digits: int) -> NDArray[np.float64]:
-    """Round to so many significant digits, in float64."""
-    wide = values.astype(np.float64)
-    with np.errstate(divide="ignore"):
-        magnitude = np.floor(np.log10(np.abs(wide)))
-    # numbers under 1e-290 do not come from float32; a zero has no magnitude and stays zero
-    scale = 10.0 ** (digits - 1 - np.where(np.isfinite(magnitude), magnitude, 0.0))
-    return np.round(wide * scale) / scale
+def _offsets(offsets: list[int], segments: Sequence[int | None], text: Text, unit: OffsetUnit) -> list[int]:
+    """Convert offsets, each into the text of its own segment."""
+    if unit == "codepoint":
+        return offsets
+    if isinstance(text, str):
+        return convert_offsets(text, offsets, unit)
+    converted = list(offsets)  # special tokens and those of the prompt stand at 0, whatever is counted
+    for side, part in enumerate(text):
+        places = [place for place, segment in enumerate(segments) if segment == side]
+        for place, offset in zip(places, convert_offsets(part, [offsets[i] for i in places], unit), strict=True):
+            converted[place] = offset
+    return converted

@@ -34,6 +34,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from model.errors import (
+    AttentionNotSupportedError,
     AttentionSelectionError,
     CheckpointError,
     DimensionsError,
@@ -162,6 +163,7 @@ ANSWERS: Mapping[type[Exception], Answer] = {
     PromptError: Answer(422, "unknown_prompt", "Unknown prompt"),
     DimensionsError: Answer(422, "dimensions_out_of_range", "Dimensions out of range"),
     AttentionSelectionError: Answer(422, "attention_out_of_range", "Layer or head out of range"),
+    AttentionNotSupportedError: Answer(501, "attention_not_supported", "Attention not supported"),
     ExplanationError: Answer(501, "explanation_not_supported", "Explanation not supported"),
 }
 """The one table from error to answer. A leaf of the trees that is missing here fails a test."""

@@ -17,6 +17,7 @@ from fastapi_offline import FastAPIOffline
 
 from app.batcher import Batcher, Cost, QueueLimits
 from app.errors import error_codes
+from app.limits import Limits
 from app.metrics import Metrics
 from app.middleware import RequestRecord
 from app.openapi import describe
@@ -129,6 +130,7 @@ def _lifespan(
             max_text_characters=settings.max_text_characters,
             max_attention_values_list=settings.max_attention_values_list,
             max_attention_values_binary=settings.max_attention_values_binary,
+            max_attention_values_computed=settings.max_attention_values_computed,
         )
         state.service = Service(served, limits, settings.request_timeout_seconds)
         state.metrics.set_ready(ready=True)

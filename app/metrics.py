@@ -10,7 +10,7 @@
 ``eyeline_texts_total``                    counter    model, route
 ``eyeline_tokens_total``                   counter    model, route: processed, special tokens included
 ``eyeline_truncated_texts_total``          counter    model
-``eyeline_attention_values_total``         counter    model: weights sent in maps
+``eyeline_attention_values_total``         counter    model: weights computed in maps
 ``eyeline_batch_texts``                    histogram  model
 ``eyeline_batch_tokens``                   histogram  model
 ``eyeline_batch_padding_ratio``            histogram  model: share of padding in the attention core, 0 to 1
@@ -104,7 +104,7 @@ class Metrics:
         self._texts = self._counter("texts", "Texts answered.", "model", "route")
         self._tokens = self._counter("tokens", "Tokens processed, special tokens included.", "model", "route")
         self._truncated = self._counter("truncated_texts", "Texts answered of which tokens were cut away.", "model")
-        self._attention_values = self._counter("attention_values", "Attention weights sent in maps.", "model")
+        self._attention_values = self._counter("attention_values", "Attention weights computed in maps.", "model")
         self._batch_texts = self._histogram("batch_texts", "Texts in a batch.", TEXT_BUCKETS)
         self._batch_tokens = self._histogram("batch_tokens", "Tokens in a batch, without padding.", TOKEN_BUCKETS)
         self._padding = self._histogram("batch_padding_ratio", "Share of padding in the attention core.", RATIO_BUCKETS)
@@ -334,7 +334,7 @@ class ModelMetrics:
         self._serialize.observe(seconds)
 
     def attention_values(self, count: int) -> None:
-        """Count attention weights that were sent."""
+        """Count attention weights that were computed."""
         self._attention_values.inc(count)
 
     def add_route(self, route: str) -> tuple[Counter, Counter]:

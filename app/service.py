@@ -16,12 +16,12 @@ import numpy as np
 
 from app.batcher import Batcher, QueueLimits
 from app.errors import (
-    AttentionTooLargeError,
     InvalidRequestError,
     ServiceError,
     TooManyTextsError,
     UnknownModelError,
 )
+from app.limits import Limits, check_attention
 from app.metrics import ModelMetrics
 from app.schemas.encode import (
     AttentionOptions,
@@ -40,23 +40,6 @@ INLINE_CHARACTERS = 4_000
 
 LONG_CHARACTERS = 200_000
 """A request of more is tokenized alone, as a text takes up to 500 times its characters in bytes until it is cut."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one request may hold.
-
-    Attributes
-    ----------
-    max_texts, max_text_characters : int
-    max_attention_values_list, max_attention_values_binary : int
-        Attention weights in one answer, as JSON lists and in any other form.
-    """
-
-    max_texts: int
-    max_text_characters: int
-    max_attention_values_list: int
-    max_attention_values_binary: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +76,7 @@ class Encoded:
     embeddings : array, shape (texts, dimensions), float32
     rows : list of Row
     selection : AttentionSelection or None
+        Of the texts whose rows have attention.
     timings : Timings
     """
 
@@ -165,7 +149,7 @@ class Service:
         inputs, tokenize_seconds = await self._tokenize(model, texts, request, details=selection is not None)
         if selection is not None and request.attention is not None:
             as_list = request.attention.encoding == "list" and not binary
-            self._check_attention(selection, [inputs[index] for index in asked], as_list=as_list)
+            check_attention(selection, {index: inputs[index] for index in sorted(asked)}, self.limits, as_list=as_list)
         specs = [
             OutputSpec(
                 normalize=request.normalize,
@@ -264,7 +248,11 @@ class Service:
             queue_seconds=timings.queue,
             inference_seconds=timings.inference,
         )
-        values = sum(row.attention.size for row in rows if row.attention is not None)
+        values = sum(
+            spec.attention.num_values(item.num_tokens)
+            for item, spec in zip(inputs, specs, strict=True)
+            if spec.attention is not None
+        )
         if values:
             model.metrics.attention_values(values)
         return rows, timings
@@ -287,23 +275,6 @@ class Service:
                     limit=self.limits.max_text_characters,
                     actual=characters,
                 )
-
-    def _check_attention(self, selection: AttentionSelection, inputs: Sequence[EncodeInput], *, as_list: bool) -> None:
-        """Refuse more attention weights than an answer may hold, before the forward pass."""
-        limits = self.limits
-        limit = limits.max_attention_values_list if as_list else limits.max_attention_values_binary
-        actual = sum(selection.num_values(item.num_tokens) for item in inputs)
-        if actual <= limit:
-            return
-        ways_out = ["ask for fewer layers, heads or items", "send shorter texts"]
-        if as_list and actual <= limits.max_attention_values_binary:
-            ways_out.insert(0, "set encoding to base64, or Accept: application/vnd.safetensors")
-        raise AttentionTooLargeError(
-            f"the maps asked for have {actual} values, an answer of this form may hold {limit}: {'; '.join(ways_out)}",
-            param="attention",
-            limit=limit,
-            actual=actual,
-        )
 
 
 def _name_in_pairs(param: str) -> str:
@@ -340,5 +311,21 @@ def _asked_items(attention: AttentionOptions | None, num_texts: int) -> frozense
 
 
 def _selection(model: ServedModel, attention: AttentionOptions | None) -> AttentionSelection | None:
-    """Resolve the layers and heads asked for."""
-    return None if attention is None else model.embedder.select_attention(attention.layers, attention.heads)
+    """Resolve the layers and heads asked for, and what shall be made of their maps."""
+    if attention is None:
+        return None
+    rollout = attention.rollout
+    return model.embedder.select_attention(
+        attention.layers,
+        attention.heads,
+        reduce_heads=attention.reduce_heads,
+        unit=attention.unit,
+        special=attention.special,
+        top_k=attention.top_k,
+        min_weight=attention.min_weight,
+        maps=attention.maps,
+        stats=attention.stats,
+        rollout=None
+        if rollout is None
+        else model.embedder.select_rollout(rollout.residual, rollout.heads, rollout.from_layer),
+    )

@@ -206,7 +206,7 @@ class Settings(BaseSettings):
         Shown("VALUES"),
         Field(
             ge=1,
-            description="Attention weights in one answer as JSON lists (about 7 bytes each); more is answered with "
+            description="Numbers of attention in one answer as JSON lists (about 7 bytes each); more is answered with "
             "413. Too small refuses ordinary maps; too large makes answers that take seconds to write and to read. Not "
             "above --max-attention-values-binary.",
         ),
@@ -216,11 +216,22 @@ class Settings(BaseSettings):
         Shown("VALUES"),
         Field(
             ge=1,
-            description="Attention weights in one answer as base64, safetensors or npz (2 or 4 bytes each, 4 while "
-            "computed); more is answered with 413. Too small refuses long texts with all their layers and heads; too "
-            "large lets one request take hundreds of megabytes.",
+            description="Numbers of attention in one answer as base64, safetensors or npz (2 or 4 bytes each, 4 until "
+            "they are sent); more is answered with 413. Too small refuses long texts with all their layers and heads; "
+            "too large lets one request take hundreds of megabytes.",
         ),
     ] = 32_000_000
+    # All heads of all layers of 50 texts of 256 tokens, with 6 layers and 12 heads.
+    max_attention_values_computed: Annotated[
+        int,
+        Shown("VALUES"),
+        Field(
+            ge=1,
+            description="Attention weights computed for one request (layers x heads x tokens x tokens, all layers and "
+            "heads for a rollout), whatever is sent of them; more is answered with 413. Too small refuses statistics "
+            "and rollouts of long texts; too large lets one request hold the worker for seconds.",
+        ),
+    ] = 256_000_000
     # About 80 MB at 128 tokens a text: a bound on memory, as short texts cost little of the token budget.
     max_queue_texts: Annotated[
         int,
@@ -294,6 +305,13 @@ class Settings(BaseSettings):
         Field(
             description="Serve /docs and /openapi.json. Off hides the API's description, not the API; on shows it to "
             "everyone who reaches the port."
+        ),
+    ] = True
+    viewer: Annotated[
+        bool,
+        Field(
+            description="Serve the page at / that draws attention maps. Off removes the page, not the API it asks; on "
+            "offers it to everyone who reaches the port."
         ),
     ] = True
 

@@ -6,12 +6,18 @@ are numpy, so that whoever holds a row holds no piece of a batch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float32]
+
+HeadReduction = Literal["mean", "max"]
+Unit = Literal["token", "word"]
+SpecialMode = Literal["keep", "mask", "renormalize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +95,94 @@ class EncodeInput:
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutSelection:
+    """How attention is multiplied through the layers (see :func:`model.maps.rollout_step`).
+
+    Attributes
+    ----------
+    residual : float
+        Share of the identity in each step, 0 to 1: what the residual connections carry past attention.
+    heads : "mean" or "max"
+        How the heads of a layer become one map.
+    layers : tuple of int
+        The layers multiplied, first to last without a gap.
+    num_heads : int
+        Heads of a layer: all of them take part.
+    """
+
+    residual: float
+    heads: HeadReduction
+    layers: tuple[int, ...]
+    num_heads: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionSelection:
-    """Which maps are wanted: true layer and head numbers, in the order of the answer."""
+    """Which attention is wanted, and what is made of it, in this order: heads, special tokens, words, sparse rows.
+
+    Attributes
+    ----------
+    layers, heads : tuple of int
+        True numbers, in the order of the answer; of maps and statistics.
+    reduce_heads : "mean", "max" or None
+        Maps of the heads taken together. Statistics are of single heads all the same.
+    unit : "token" or "word"
+        What a row and a column of maps and rollout stand for.
+    special : "keep", "mask" or "renormalize"
+        What happens to the rows and columns of special tokens: nothing; they leave; they leave, and each row is divided
+        by what it kept.
+    top_k : int or None
+        Keep so many weights of each row, the largest.
+    min_weight : float
+        Keep the weights of each row from here on.
+    maps, stats : bool
+        The maps themselves; the statistics of each head.
+    rollout : RolloutSelection or None
+    """
 
     layers: tuple[int, ...]
     heads: tuple[int, ...]
+    reduce_heads: HeadReduction | None = None
+    unit: Unit = "token"
+    special: SpecialMode = "keep"
+    top_k: int | None = None
+    min_weight: float = 0.0
+    maps: bool = True
+    stats: bool = False
+    rollout: RolloutSelection | None = None
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether maps are rows of their largest weights."""
+        return self.top_k is not None or self.min_weight > 0
+
+    @property
+    def needs_tables(self) -> bool:
+        """Whether a text's token table must be known: which tokens are special, and the words."""
+        return self.special != "keep" or self.unit == "word" or self.stats
+
+    @property
+    def map_heads(self) -> int:
+        """Length of the maps' head axis."""
+        return 1 if self.reduce_heads else len(self.heads)
+
+    def heads_of(self, layer: int) -> tuple[int, ...]:
+        """Return the heads whose maps a layer must give."""
+        if self.rollout is not None and layer in self.rollout.layers:
+            return tuple(range(self.rollout.num_heads))
+        return self.heads if layer in self.layers and (self.maps or self.stats) else ()
 
     def num_values(self, num_tokens: int) -> int:
-        """Weights in the maps of a text of ``num_tokens`` tokens: layers x heads x L x L."""
-        return len(self.layers) * len(self.heads) * num_tokens * num_tokens
+        """Weights that are computed for a text of ``num_tokens`` tokens: layers x heads x L x L."""
+        layers = {*self.layers, *(self.rollout.layers if self.rollout else ())}
+        return sum(len(self.heads_of(layer)) for layer in layers) * num_tokens * num_tokens
+
+    def row_bound(self, num_units: int) -> int:
+        """Return the weights that a row of a sparse map has at most."""
+        bound = num_units if self.top_k is None else min(self.top_k, num_units)
+        if self.min_weight > 0:  # a row sums to 1, so no more of them are that large; 1e-5 for rounding
+            bound = min(bound, int((1 + 1e-5) / self.min_weight))
+        return bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +213,56 @@ class OutputSpec:
     attention: AttentionSelection | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SparseMaps:
+    """Maps as compressed rows: of each row its largest weights, the largest first.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (layers, heads, queries, keys) of the whole maps; rows stand in C order of the first three.
+    row_start : array, shape (rows + 1,), int32
+        Row r is ``index[row_start[r]:row_start[r + 1]]``.
+    index : array, int32
+        Keys.
+    weight : array, float32
+    row_sum : array, shape (rows,), float64
+        Of the whole row: what was left out is this, less the weights.
+    """
+
+    shape: tuple[int, int, int, int]
+    row_start: NDArray[np.int32]
+    index: NDArray[np.int32]
+    weight: FloatArray
+    row_sum: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class TextAttention:
+    """What was made of the attention of one text; each part only where it was asked for.
+
+    Attributes
+    ----------
+    maps : array, shape (layers, heads, n, n), float32
+        n units; the head axis has length 1 where heads are taken together.
+    sparse : SparseMaps
+        In place of ``maps``.
+    kept_mass : array, shape (layers, heads, n), float32
+        What each row of the maps kept when special tokens left.
+    stats : mapping of str to array, shape (layers, heads), float32
+        :data:`model.maps.STATISTICS`; NaN where one has no meaning.
+    rollout : array, shape (n, n), float32
+    rollout_kept_mass : array, shape (n,), float32
+    """
+
+    maps: FloatArray | None = None
+    sparse: SparseMaps | None = None
+    kept_mass: FloatArray | None = None
+    stats: Mapping[str, FloatArray] | None = None
+    rollout: FloatArray | None = None
+    rollout_kept_mass: FloatArray | None = None
+
+
 @dataclass(slots=True)
 class Row:
     """What one text gets back. Each array owns its memory.
@@ -137,8 +272,10 @@ class Row:
     embedding : array, shape (dimensions,), float32, or None
     token_states : array, shape (L, D), float32, or None
     logits : array, shape (classes,), float32, or None
-    attention : array, shape (layers, heads, L, L), float32, or None
-        Rows sum to 1.
+    attention : array, shape (layers, heads, n, n), float32, or None
+        The maps, where they were asked for and are not sparse: those of ``attended``.
+    attended : TextAttention or None
+        Everything that was made of the text's attention.
     queue_seconds, inference_seconds : float
         How long the text waited, and how long its batch ran. Written by the batcher, read once by the service.
     """
@@ -147,5 +284,6 @@ class Row:
     token_states: FloatArray | None = None
     logits: FloatArray | None = None
     attention: FloatArray | None = None
+    attended: TextAttention | None = None
     queue_seconds: float = 0.0
     inference_seconds: float = 0.0

@@ -20,9 +20,25 @@ from torch import Tensor
 from model.attention import Attend, attend_explicit, attend_fused
 from model.batch import PackedBatch, cut_by_tokens, pack
 from model.checkpoint import LoadedEncoder, load_dense, load_encoder
-from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
+from model.contract import (
+    AttentionSelection,
+    EncodeInput,
+    FloatArray,
+    HeadReduction,
+    OutputSpec,
+    RolloutSelection,
+    Row,
+    SpecialMode,
+    Unit,
+)
 from model.device import available_threads, choose_device, choose_dtype
-from model.errors import AttentionSelectionError, CheckpointError, DimensionsError, ExplanationError
+from model.errors import (
+    AttentionNotSupportedError,
+    AttentionSelectionError,
+    CheckpointError,
+    DimensionsError,
+    ExplanationError,
+)
 from model.folder import ModelFolder, read_folder, read_tokenizer
 from model.heads import Dense
 from model.pooling import POOLING_FUNCTIONS, Pooling, Spans, finish
@@ -76,7 +92,14 @@ class Embedder:
     """A tokenizer, an encoder, pooling and what follows it, loaded from one folder.
 
     Use :meth:`load`. Only one thread at a time may call :meth:`run`; the tokenizer may be shared.
+
+    Attributes
+    ----------
+    gives_attention : bool
+        Whether the model's attention can be given as maps, as that of every family served today can.
     """
+
+    gives_attention = True
 
     def __init__(
         self,
@@ -214,20 +237,22 @@ class Embedder:
         Raises
         ------
         ValueError
-            If logits are asked for and the model has no classification head.
+            If logits are asked for and the model has no classification head, or special tokens or words of a text that
+            was tokenized without details.
         """
         batch = pack(inputs, self.device)
         ordered = [specs[index] for index in batch.order]
-        output = self._encoder(batch, [spec.attention for spec in ordered])
+        tables = [inputs[index].tokens for index in batch.order]
+        output = self._encoder(batch, [spec.attention for spec in ordered], tables)
         embeddings = self._embeddings(output.last_hidden_state, batch, inputs, ordered)
         logits = self._logits(output.last_hidden_state, batch, ordered)
         rows = [Row() for _ in inputs]
         for packed, index in enumerate(batch.order):
             row, spec = rows[index], ordered[packed]
-            maps = output.attentions[packed]
             row.embedding = embeddings[packed]
             row.logits = logits[packed].copy() if spec.logits else None
-            row.attention = None if maps is None else maps.numpy()
+            row.attended = output.attentions[packed]
+            row.attention = None if row.attended is None else row.attended.maps
             if spec.token_states:
                 start = batch.starts[packed]
                 row.token_states = _to_array(output.last_hidden_state[start : start + batch.lengths[packed]])
@@ -275,19 +300,60 @@ class Embedder:
         return dimensions
 
     def select_attention(
-        self, layers: Sequence[int] | Literal["all"], heads: Sequence[int] | Literal["all"], *, param: str = "attention"
+        self,
+        layers: Sequence[int] | Literal["all"],
+        heads: Sequence[int] | Literal["all"],
+        *,
+        reduce_heads: HeadReduction | None = None,
+        unit: Unit = "token",
+        special: SpecialMode = "keep",
+        top_k: int | None = None,
+        min_weight: float = 0.0,
+        maps: bool = True,
+        stats: bool = False,
+        rollout: RolloutSelection | None = None,
+        param: str = "attention",
     ) -> AttentionSelection:
         """Turn asked layers and heads (negative: from the end) into true numbers, in the asked order.
+
+        The other fields are those of :class:`~model.contract.AttentionSelection`; ``rollout`` comes from
+        :meth:`select_rollout`.
 
         Raises
         ------
         AttentionSelectionError
-            If one does not exist, is named twice, or none is named.
+            If a layer or head does not exist, is named twice, or none is named.
+        AttentionNotSupportedError
+            If the model's attention has no maps.
         """
+        if not self.gives_attention:
+            raise AttentionNotSupportedError("this model's attention cannot be given as maps", param=param)
         return AttentionSelection(
             layers=_true_numbers(layers, self.config.num_hidden_layers, "layers", f"{param}.layers"),
             heads=_true_numbers(heads, self.config.num_attention_heads, "heads", f"{param}.heads"),
+            reduce_heads=reduce_heads,
+            unit=unit,
+            special=special,
+            top_k=top_k,
+            min_weight=min_weight,
+            maps=maps,
+            stats=stats,
+            rollout=rollout,
         )
+
+    def select_rollout(
+        self, residual: float, heads: HeadReduction, from_layer: int, *, param: str = "attention.rollout"
+    ) -> RolloutSelection:
+        """Choose a rollout from a layer (negative: from the end) to the last one, over all heads.
+
+        Raises
+        ------
+        AttentionSelectionError
+            If the layer does not exist.
+        """
+        num_layers = self.config.num_hidden_layers
+        [first] = _true_numbers([from_layer], num_layers, "layers", f"{param}.from_layer", is_list=False)
+        return RolloutSelection(residual, heads, tuple(range(first, num_layers)), self.config.num_attention_heads)
 
     def check_explainable(self, *, param: str = "explain") -> None:
         """Refuse to explain a cosine where an embedding is not the mean of one vector per token.
@@ -332,7 +398,9 @@ def _to_array(tensor: Tensor) -> FloatArray:
     return np.array(tensor.float().cpu().numpy())
 
 
-def _true_numbers(asked: Sequence[int] | Literal["all"], count: int, what: str, param: str) -> tuple[int, ...]:
+def _true_numbers(
+    asked: Sequence[int] | Literal["all"], count: int, what: str, param: str, *, is_list: bool = True
+) -> tuple[int, ...]:
     """Resolve negative numbers and refuse what does not exist."""
     if asked == "all":
         return tuple(range(count))
@@ -340,7 +408,8 @@ def _true_numbers(asked: Sequence[int] | Literal["all"], count: int, what: str, 
     for index, number in enumerate(asked):
         if not -count <= number < count:
             message = f"the model has {count} {what}: valid numbers are {-count} to {count - 1}, not {number}"
-            raise AttentionSelectionError(message, param=f"{param}[{index}]", limit=count - 1, actual=number)
+            place = f"{param}[{index}]" if is_list else param
+            raise AttentionSelectionError(message, param=place, limit=count - 1, actual=number)
         numbers.append(number % count)
     if not numbers or len(set(numbers)) < len(numbers):
         fault = "names one twice" if numbers else "is empty"

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from model.attention import Attend, LayerView, MultiHeadAttention, WantedMaps, attend_fused
 from model.batch import PackedBatch
+from model.collector import AttentionCollector
 from model.config import EncoderConfig, LayerConfig, NormKind
-from model.contract import AttentionSelection
+from model.contract import AttentionSelection, TextAttention, TokenTable
 from model.linear import ACTIVATION_FUNCTIONS, Linear
 from model.positions import PositionalEncoding, RelativeBias
 
@@ -206,12 +207,12 @@ class EncoderOutput:
     ----------
     last_hidden_state : Tensor, shape (T, D)
         Packed as the batch is.
-    attentions : list of (Tensor or None), one per text in packed order
-        Shape (layers asked, heads asked, L, L), float32, on the CPU; None where not asked.
+    attentions : list of (TextAttention or None), one per text in packed order
+        None where not asked.
     """
 
     last_hidden_state: Tensor
-    attentions: list[Tensor | None]
+    attentions: list[TextAttention | None]
 
 
 class Encoder(nn.Module):
@@ -238,7 +239,10 @@ class Encoder(nn.Module):
         )
 
     def forward(
-        self, batch: PackedBatch, attentions: Sequence[AttentionSelection | None] | None = None
+        self,
+        batch: PackedBatch,
+        attentions: Sequence[AttentionSelection | None] | None = None,
+        tables: Sequence[TokenTable | None] | None = None,
     ) -> EncoderOutput:
         """Encode a batch.
 
@@ -246,17 +250,23 @@ class Encoder(nn.Module):
         ----------
         batch : PackedBatch
         attentions : sequence of (AttentionSelection or None), one per text in packed order, optional
-            Which maps to give. They cost only the texts that ask, and change no hidden state.
+            Which attention to give. It costs only the texts that ask, and changes no hidden state.
+        tables : sequence of (TokenTable or None), likewise, optional
+            Needed of the texts whose selection is about special tokens or words.
         """
         x = self.embedding(batch)  # (T, D)
         views = self._views(batch, x.dtype)
-        collector = _MapCollector(batch, attentions)
+        collectors = _collectors(batch, attentions, tables)
         for index, (layer, kind) in enumerate(zip(self.layers, self.config.layers, strict=True)):
-            x, maps = layer(x, batch, views[kind], collector.wanted(index))
-            collector.collect(index, maps)
+            askers = [collector for collector in collectors.values() if collector.selection.heads_of(index)]
+            x, maps = layer(x, batch, views[kind], [collector.wanted(index) for collector in askers])
+            _hand_over(index, maps, askers)
+            del maps  # or two layers' maps would be held at once
         if self.norm is not None:
             x = self.norm(x)
-        return EncoderOutput(x, collector.maps)
+        return EncoderOutput(
+            x, [collectors[text].finish() if text in collectors else None for text in range(len(batch.lengths))]
+        )
 
     def _views(self, batch: PackedBatch, dtype: torch.dtype) -> dict[LayerConfig, LayerView]:
         """Prepare masks and rotations once for each kind of layer."""
@@ -264,38 +274,23 @@ class Encoder(nn.Module):
         return {kind: LayerView.of(kind, self.config, batch, bias, dtype) for kind in set(self.config.layers)}
 
 
-class _MapCollector:
-    """Asks each layer for the maps somebody wants of it, and copies them into arrays of the text's own."""
+def _collectors(
+    batch: PackedBatch,
+    attentions: Sequence[AttentionSelection | None] | None,
+    tables: Sequence[TokenTable | None] | None,
+) -> dict[int, AttentionCollector]:
+    """Give each text that asks for attention, known by its place in the pack, what collects it."""
+    device = batch.positions.device
+    return {
+        text: AttentionCollector(
+            selection, batch.starts[text], batch.lengths[text], tables[text] if tables else None, device
+        )
+        for text, selection in enumerate(attentions or ())
+        if selection is not None
+    }
 
-    def __init__(self, batch: PackedBatch, attentions: Sequence[AttentionSelection | None] | None) -> None:
-        self._batch = batch
-        self._selections = attentions or [None] * len(batch.lengths)
-        self.maps: list[Tensor | None] = [
-            None
-            if selection is None
-            else torch.empty(len(selection.layers), len(selection.heads), length, length, device="cpu")
-            for selection, length in zip(self._selections, batch.lengths, strict=True)
-        ]
 
-    def _askers(self, layer: int) -> list[tuple[int, AttentionSelection]]:
-        """Texts that want maps of this layer."""
-        return [
-            (text, selection)
-            for text, selection in enumerate(self._selections)
-            if selection is not None and layer in selection.layers
-        ]
-
-    def wanted(self, layer: int) -> list[WantedMaps]:
-        """Return what the layer is asked for."""
-        batch = self._batch
-        return [
-            WantedMaps(batch.starts[text], batch.lengths[text], selection.heads)
-            for text, selection in self._askers(layer)
-        ]
-
-    def collect(self, layer: int, maps: Sequence[Tensor]) -> None:
-        """Take a layer's maps: each is copied to its place, so that nobody holds a piece of the batch."""
-        for (text, selection), weights in zip(self._askers(layer), maps, strict=True):
-            target = self.maps[text]
-            if target is not None:
-                target[selection.layers.index(layer)] = weights
+def _hand_over(layer: int, maps: Sequence[Tensor], askers: Sequence[AttentionCollector]) -> None:
+    """Give each asker its maps; a function of its own, so that no name outlives them."""
+    for collector, weights in zip(askers, maps, strict=True):
+        collector.take(layer, weights)

@@ -11,6 +11,7 @@
         ├── PromptError          an unknown prompt name
         ├── DimensionsError      more dimensions than the model has
         ├── AttentionSelectionError   a layer or head that does not exist
+        ├── AttentionNotSupportedError   a model that cannot give attention maps
         └── ExplanationError     a model whose embedding is no sum over its tokens
 
 Nothing here knows a status code: ``app/errors.py`` holds the one table from error to answer.
@@ -67,6 +68,10 @@ class DimensionsError(InputError):
 
 class AttentionSelectionError(InputError):
     """A layer or a head that the model does not have."""
+
+
+class AttentionNotSupportedError(InputError):
+    """Attention, of a model that cannot give it as maps."""
 
 
 class ExplanationError(InputError):

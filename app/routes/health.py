@@ -70,6 +70,7 @@ async def info(request: Request) -> InfoResponse:
         max_body_bytes=state_of(request).max_body_bytes,
         max_attention_values_list=service.limits.max_attention_values_list,
         max_attention_values_binary=service.limits.max_attention_values_binary,
+        max_attention_values_computed=service.limits.max_attention_values_computed,
         models=[_model_info(model) for model in models],
     )
 
@@ -103,5 +104,5 @@ def _model_info(model: ServedModel) -> ServedModelInfo:
         device=info.device,
         special_tokens=info.special_tokens,
         prompts=list(info.prompts),
-        attention=True,
+        attention=model.embedder.gives_attention,
     )

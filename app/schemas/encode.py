@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from model.contract import HeadReduction, SpecialMode, Unit
+from model.offsets import OffsetUnit
 
 MAX_PROMPT_CHARACTERS = 4_096
 """It is put before every text of a request, so that a long one would make a small body a huge amount of work."""
@@ -27,21 +30,6 @@ Selection = Annotated[
 ]  # both are checked where the model is known, which words the error better
 
 
-def _must_be_true(value: bool) -> bool:
-    if not value:
-        raise ValueError("should be true")
-    return value
-
-
-def _must_be_false(value: bool) -> bool:
-    if value:
-        raise ValueError("should be false")
-    return value
-
-
-# Not Literal: it compares with ==, so that 0 would pass for false, and 1.0 for true.
-OnlyTrue = Annotated[bool, AfterValidator(_must_be_true), Field(json_schema_extra={"const": True})]
-OnlyFalse = Annotated[bool, AfterValidator(_must_be_false), Field(json_schema_extra={"const": False})]
 Dimensions = Annotated[int, Field(ge=1, le=MAX_INTEGER, json_schema_extra={"format": "int32"})]
 
 
@@ -62,24 +50,48 @@ class TextOptions(Body):
     )
 
 
+class RolloutOptions(Body):
+    """Attention multiplied through the layers: which token of the input a token of the last layer goes back to."""
+
+    residual: float = Field(
+        0.5, ge=0, le=1, description="Share of each step that stays where it is, as residual connections do."
+    )
+    heads: HeadReduction = Field("mean", description="How the heads of a layer become one map; max is renormalised.")
+    from_layer: Index = Field(0, description="First layer of the product, negative from the end; it ends at the last.")
+
+
 class AttentionOptions(Body):
-    """Which attention maps to return, and how."""
+    """Which attention to return, and how. Order of work: heads, special tokens, words, sparse rows."""
 
     items: Indices | None = Field(None, description="Which texts, by index; null = all.")
     layers: Literal["all"] | Selection = Field([-1], description='Layers, negative from the end, or "all".')
     heads: Literal["all"] | Selection = Field("all", description='Heads, negative from the end, or "all".')
-    reduce_heads: None = Field(None, description="Only null: each head by itself.")
-    unit: Literal["token"] = Field("token", description="What a row and a column stand for.")
-    special: Literal["keep"] = Field("keep", description="Special tokens keep their rows and columns.")
-    rollout: None = Field(None, description="Only null: no rollout.")
-    top_k: None = Field(None, description="Only null: every weight is returned.")
-    min_weight: float = Field(0, ge=0, le=0, description="Only 0: every weight.")
-    maps: OnlyTrue = Field(True, description="Return the maps themselves.")
-    stats: OnlyFalse = Field(False, description="Only false: no statistics.")
+    reduce_heads: HeadReduction | None = Field(
+        None, description="Take the heads asked for together; max divides each row by its sum. null = each by itself."
+    )
+    unit: Unit = Field(
+        "token", description="What a row and a column stand for. Of a word's pieces, keys are summed, queries averaged."
+    )
+    special: SpecialMode = Field(
+        "keep",
+        description="Rows and columns of the special tokens that the template added: mask leaves them out; renormalize "
+        "also divides each row by what it kept (`kept_mass`).",
+    )
+    rollout: RolloutOptions | None = Field(None, description="null = none. Over all tokens, heads and layers.")
+    top_k: Annotated[int, Field(ge=1, le=MAX_INTEGER, json_schema_extra={"format": "int32"})] | None = Field(
+        None, description="Return so many weights of each row, the largest, and the sum of the rest."
+    )
+    min_weight: float = Field(
+        0, ge=0, le=1, description="Return the weights of each row from here on, and the sum of the rest."
+    )
+    maps: bool = Field(True, description="Return the maps themselves.")
+    stats: bool = Field(False, description="Return numbers that describe each head.")
     dtype: Literal["float16", "float32"] = Field("float16", description="Number type of base64 and binary maps.")
     encoding: Literal["list", "base64"] = Field("list", description="How maps stand in a JSON answer.")
     digits: int = Field(4, ge=1, le=9, description="Significant digits of each weight in a list.")
-    offset_unit: Literal["codepoint"] = Field("codepoint", description="Unit of `start` and `end`.")
+    offset_unit: OffsetUnit = Field(
+        "codepoint", description="Unit of `start` and `end`: code points, UTF-16 units (JavaScript), bytes of UTF-8."
+    )
 
 
 class EncodeRequest(TextOptions):
@@ -132,8 +144,8 @@ class Tokens(BaseModel):
 
     id: list[int]
     text: list[str] = Field(description="The piece as the vocabulary spells it.")
-    start: list[int] = Field(description="First code point in your text; 0 for a token that stands for none of it.")
-    end: list[int] = Field(description="One past the last code point.")
+    start: list[int] = Field(description="Offset in your text; 0 for a token that stands for none of it.")
+    end: list[int] = Field(description="One past its last code point (or what `offset_unit` counts).")
     special: list[bool] = Field(description="True for what the template added, never for what you typed.")
     segment: list[int | None] = Field(description="0 = first text, 1 = second of a pair, null = special or prompt.")
     word: list[int | None] = Field(description="Index into `words`, null = special or prompt.")
@@ -148,18 +160,92 @@ class Words(BaseModel):
     segment: list[int]
 
 
-class Maps(BaseModel):
-    """Attention weights of one text. Row = query (who looks), column = key (looked at); rows sum to 1."""
+class Units(BaseModel):
+    """Columns with one entry per row (and column) of a map."""
 
-    layers: list[int] = Field(description="True layer numbers, in the order asked.")
-    heads: list[int] = Field(description="True head numbers, in the order asked.")
-    axes: list[Literal["layer", "head", "query", "key"]]
-    shape: list[int]
-    values: list[list[list[list[float]]]] | None = Field(None, description="With encoding list.")
+    token: list[int] = Field(description="Index into `tokens` of the first token of each.")
+    word: list[int | None] = Field(description="Index into `words`, null = special or prompt.")
+
+
+class SparseRows(BaseModel):
+    """The largest weights of each row, the largest first: lists, or with encoding base64 compressed rows.
+
+    The weights of a row as they are sent, and its rest, are the sum of the whole row.
+    """
+
+    row_start: str | None = Field(None, description="base64 of int32, rows + 1: row r is from row_start[r] on.")
+    index: list[list[list[list[int]]]] | str = Field(description="Keys; base64 of int32.")
+    weight: list[list[list[list[float]]]] | str = Field(description="base64 of `dtype`.")
+    rest: list[list[list[float]]] | str = Field(description="Sum of what was left out of each row; base64 of float32.")
+
+
+class Encoded(BaseModel):
+    """Beside numbers in base64."""
+
     data: str | None = Field(None, description="With encoding base64.")
     dtype: Literal["float16", "float32"] | None = Field(None, description="With encoding base64.")
     order: Literal["C"] | None = Field(None, description="With encoding base64: the last axis runs fastest.")
     endian: Literal["little"] | None = Field(None, description="With encoding base64.")
+
+
+class Maps(Encoded):
+    """Attention weights of one text. Row = query (who looks), column = key (looked at)."""
+
+    layers: list[int] = Field(description="True layer numbers, in the order asked.")
+    heads: list[int] | HeadReduction = Field(
+        description="True head numbers, in the order asked, or how they were taken."
+    )
+    axes: list[Literal["layer", "head", "query", "key"]]
+    shape: list[int]
+    unit: Unit
+    special: SpecialMode
+    units: Units
+    row_sum_tolerance: float = Field(
+        description="How far the sum of a row as sent may be from 1; from `kept_mass` with special mask; where a row "
+        "kept nothing, it is 0."
+    )
+    kept_mass: list[list[list[float]]] | None = Field(
+        None, description="What each row kept when special tokens were left out, [layer][head][query]."
+    )
+    values: list[list[list[list[float]]]] | None = Field(None, description="With encoding list.")
+    sparse: SparseRows | None = Field(None, description="With top_k or min_weight, in place of the whole maps.")
+
+
+Statistic = list[list[float | None]]
+
+
+class Stats(BaseModel):
+    """Numbers that describe single heads, [layer][head], averaged over query rows; null where one has no meaning."""
+
+    layers: list[int]
+    heads: list[int]
+    special: Literal["keep", "renormalize"]
+    entropy: Statistic = Field(description="In nats.")
+    entropy_norm: Statistic = Field(description="Over the largest possible; 0 where a row has one key.")
+    effective_tokens: Statistic = Field(description="exp(entropy) of each row, averaged.")
+    confidence: Statistic = Field(description="The largest weight of each row, averaged.")
+    mean_distance: Statistic = Field(description="In tokens.")
+    to_cls: Statistic = Field(description="Mass on the opening special token.")
+    to_sep: Statistic = Field(description="Mass on the other special tokens.")
+    to_self: Statistic
+    to_prev: Statistic
+    to_next: Statistic
+    kept_mass: Statistic | None = Field(None, description="Where special tokens are left out.")
+
+
+class Rollout(Encoded):
+    """Attention multiplied through the layers, (n, n): row = token of the last layer, column = token of the input."""
+
+    residual: float
+    heads: HeadReduction
+    layers: list[int] = Field(description="The layers multiplied.")
+    shape: list[int]
+    unit: Unit
+    special: SpecialMode
+    units: Units
+    row_sum_tolerance: float
+    kept_mass: list[float] | None = None
+    values: list[list[float]] | None = Field(None, description="With encoding list.")
 
 
 class TextAttention(BaseModel):
@@ -167,7 +253,9 @@ class TextAttention(BaseModel):
 
     tokens: Tokens
     words: Words
-    maps: Maps
+    maps: Maps | None = None
+    stats: Stats | None = None
+    rollout: Rollout | None = None
 
 
 class EncodeResponse(BaseModel):

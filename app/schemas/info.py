@@ -56,4 +56,5 @@ class InfoResponse(BaseModel):
     max_body_bytes: int
     max_attention_values_list: int
     max_attention_values_binary: int
+    max_attention_values_computed: int
     models: list[ServedModelInfo]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from types import SimpleNamespace
 
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from app.answers import CONTENT_TYPES, MEDIA_TYPES, negotiate, num_values, round_significant
+from app.answers import CONTENT_TYPES, MEDIA_TYPES, negotiate, num_values
 from app.errors import NotAcceptableError
 from app.service import Encoded, Timings
-from model.contract import EncodeInput, Row
+from model.contract import EncodeInput, Row, TextAttention
 
 SAFETENSORS, NPZ = "application/vnd.safetensors", "application/x-npz"
 
@@ -67,42 +64,6 @@ def test_every_form_can_be_asked_for_by_its_own_name() -> None:
         assert negotiate(content_type) == form
 
 
-WEIGHTS = st.floats(min_value=0, max_value=1, width=32, allow_subnormal=False)
-
-
-@given(st.lists(WEIGHTS, min_size=1, max_size=20), st.integers(1, 9))
-def test_rounding_is_decimal_rounding(values: list[float], digits: int) -> None:
-    """Every weight becomes a float32 nearest to a decimal of so many digits, no further away than half of its last."""
-    rounded = round_significant(np.array(values, dtype=np.float32), digits)
-    assert rounded.dtype == np.float32
-    for value, result in zip(values, rounded, strict=True):
-        assert np.float32(f"{result:.{digits - 1}e}") == result
-        half_a_step = Decimal(5).scaleb(Decimal(value).adjusted() - digits) if value else Decimal(0)
-        float_rounding = Decimal(value) * Decimal(2) ** -23
-        assert abs(Decimal(float(result)) - Decimal(value)) <= half_a_step + float_rounding
-
-
-@given(WEIGHTS, st.integers(1, 6))
-def test_json_shows_no_more_digits(value: float, digits: int) -> None:
-    """What orjson writes of a rounded weight has at most the digits asked."""
-    text = orjson.dumps(round_significant(np.array([value], np.float32), digits), option=orjson.OPT_SERIALIZE_NUMPY)
-    mantissa = text.decode().strip("[]").lower().partition("e")[0].replace(".", "").lstrip("0").rstrip("0")
-    assert len(mantissa) <= digits
-
-
-def test_zero_stays_zero() -> None:
-    """A weight that underflowed has no magnitude to round to, and no warning comes of it."""
-    values = np.array([0.0, 1.0, 1e-38, 0.33333334], dtype=np.float32)
-    np.testing.assert_array_equal(round_significant(values, 2), np.array([0, 1, 1e-38, 0.33], dtype=np.float32))
-
-
-def test_rows_of_any_length_still_sum_to_one() -> None:
-    """Four significant digits keep the sum of a long row within 1e-4, where four decimals would lose it whole."""
-    row = np.full((1, 512), 1 / 512, dtype=np.float32)
-    assert round_significant(row, 4).sum() == pytest.approx(1, abs=1e-4)
-    assert np.round(row, 2).sum() == 0
-
-
 def encoded(embeddings: np.ndarray, rows: list[Row]) -> Encoded:
     """An answer of one token a text, by a model of which only the name is looked at."""
     inputs = [EncodeInput([1], [0], 1) for _ in embeddings]
@@ -111,5 +72,5 @@ def encoded(embeddings: np.ndarray, rows: list[Row]) -> Encoded:
 
 def test_cost_of_writing_counts_every_number() -> None:
     """Embeddings and maps add up; a text without maps adds none."""
-    rows = [Row(attention=np.zeros((1, 2, 3, 3), np.float32)), Row()]
+    rows = [Row(attended=TextAttention(maps=np.zeros((1, 2, 3, 3), np.float32))), Row()]
     assert num_values(encoded(np.zeros((2, 4), np.float32), rows)) == 8 + 18

@@ -142,6 +142,7 @@ async def test_settings_reach_what_they_limit(serve: Serve) -> None:
         max_text_characters=9,
         max_attention_values_list=11,
         max_attention_values_binary=13,
+        max_attention_values_computed=17,
         request_timeout_seconds=8.0,
     ) as server:
         info = (await server.client.get("/info")).json()
@@ -150,6 +151,7 @@ async def test_settings_reach_what_they_limit(serve: Serve) -> None:
         assert info["max_body_bytes"] == 300
         assert info["max_text_characters"] == 9
         assert (info["max_attention_values_list"], info["max_attention_values_binary"]) == (11, 13)
+        assert info["max_attention_values_computed"] == 17
         service = server.state.service
         assert service is not None
         assert service.timeout_seconds == 8.0

@@ -16,8 +16,9 @@ from app.errors import (
     TooManyTextsError,
     UnknownModelError,
 )
+from app.limits import Limits
 from app.schemas.encode import AttentionOptions, EncodeRequest, SimilarityRequest, TokenizeRequest
-from app.service import INLINE_CHARACTERS, Encoded, Limits, Service
+from app.service import INLINE_CHARACTERS, Encoded, Service
 from model.errors import DimensionsError, TextTooLongError
 from model.tokenizer import Tokenizer
 from tests.app.conftest import RecordingEmbedder, Serve, Served, until
@@ -174,7 +175,7 @@ async def test_the_deadline_counts_from_the_request(server: Served) -> None:
     clock = FakeClock()
     model = service_of(server).find_model(None)
     model.batcher._clock = clock
-    limits = Limits(10, 1_000, 1_000, 1_000)
+    limits = Limits(10, 1_000, 1_000, 1_000, 1_000)
     service = Service([model], limits, timeout_seconds=5.0, clock=clock)
     embedder = cast(RecordingEmbedder, model.embedder)
     for seconds, is_run in ((4.9, True), (5.0, False)):

@@ -231,7 +231,10 @@ async def test_attention_field_by_field(server: Served) -> None:
     assert second["tokens"]["text"] == ["[CLS]", "x", "##y", "##z", "[SEP]"]
     assert second["tokens"]["word"] == [None, 0, 0, 0, None]
     assert second["words"] == {"text": ["xyz"], "start": [0], "end": [3], "segment": [0]}
-    assert list(first["maps"]) == ["layers", "heads", "axes", "shape", "values"]
+    described = ["unit", "special", "units", "row_sum_tolerance"]
+    assert list(first["maps"]) == ["layers", "heads", "axes", "shape", *described, "values"]
+    assert (first["maps"]["unit"], first["maps"]["special"]) == ("token", "keep")
+    assert first["maps"]["units"] == {"token": [0, 1, 2, 3], "word": [None, 0, 1, None]}
     assert first["maps"]["layers"] == [LAYERS - 1]
     assert first["maps"]["heads"] == list(range(HEADS))
     assert first["maps"]["axes"] == ["layer", "head", "query", "key"]
@@ -319,11 +322,21 @@ async def test_no_items_means_no_maps(server: Served) -> None:
         ({"digits": 0}, "invalid_request", "attention.digits"),
         ({"digits": 10}, "invalid_request", "attention.digits"),
         ({"dtype": "float64"}, "invalid_request", "attention.dtype"),
-        ({"min_weight": 0.1}, "invalid_request", "attention.min_weight"),
-        ({"top_k": 3}, "invalid_request", "attention.top_k"),
+        ({"min_weight": 1.1}, "invalid_request", "attention.min_weight"),
+        ({"min_weight": -0.1}, "invalid_request", "attention.min_weight"),
+        ({"top_k": 0}, "invalid_request", "attention.top_k"),
+        ({"top_k": 2.0}, "invalid_request", "attention.top_k"),
         ({"rollout": True}, "invalid_request", "attention.rollout"),
-        ({"stats": True}, "invalid_request", "attention.stats"),
-        ({"unit": "word"}, "invalid_request", "attention.unit"),
+        ({"rollout": {"residual": 1.5}}, "invalid_request", "attention.rollout.residual"),
+        ({"rollout": {"heads": "all"}}, "invalid_request", "attention.rollout.heads"),
+        ({"rollout": {"from_layer": 2}}, "attention_out_of_range", "attention.rollout.from_layer"),
+        ({"rollout": {"from_layer": -3}}, "attention_out_of_range", "attention.rollout.from_layer"),
+        ({"stats": 1}, "invalid_request", "attention.stats"),
+        ({"maps": None}, "invalid_request", "attention.maps"),
+        ({"unit": "piece"}, "invalid_request", "attention.unit"),
+        ({"special": "hide"}, "invalid_request", "attention.special"),
+        ({"reduce_heads": "min"}, "invalid_request", "attention.reduce_heads"),
+        ({"offset_unit": "utf8"}, "invalid_request", "attention.offset_unit"),
         ({MARKER.lower(): 1}, "invalid_request", "attention.marker7"),
         ([], "invalid_request", "attention"),
         (True, "invalid_request", "attention"),
@@ -334,6 +347,16 @@ async def test_selections_that_do_not_exist(server: Served, attention: Any, code
     response = await server.post("/encode", {"texts": TEXTS, "attention": attention})
     assert_problem(response, 422, code, param)
     assert server.embedder.batches == []
+
+
+async def test_a_model_without_maps_says_so(server: Served) -> None:
+    """Attention of a model that cannot give it is 501 before anything is run, never an empty list; all else works."""
+    server.embedder.gives_attention = False
+    response = await server.post("/encode", {"texts": TEXTS, "attention": {}})
+    assert_problem(response, 501, "attention_not_supported", "attention")
+    assert server.embedder.batches == []
+    await server.encode(TEXTS)
+    assert (await server.client.get("/info")).json()["models"][0]["attention"] is False
 
 
 VALUES = HEADS * 9 * 9  # one layer of TEXTS[0]

@@ -78,6 +78,7 @@ async def test_info_is_a_superset_of_teis(server: Served) -> None:
         "version": VERSION,
         "max_attention_values_list": 1_000_000,
         "max_attention_values_binary": 32_000_000,
+        "max_attention_values_computed": 256_000_000,
         "max_text_characters": 200_000,
         "max_body_bytes": 4 * 1024 * 1024,
         "batch_attention_values": 8_000_000,

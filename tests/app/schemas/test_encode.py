@@ -80,17 +80,27 @@ def test_nothing_is_coerced(schema: type[BaseModel], fields: dict[str, Any]) -> 
         schema.model_validate_json(json.dumps({"texts": ["a"], **fields}))
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "0.5", "-1", '"0"', "true"])
-def test_min_weight_is_zero_and_nothing_else(value: str) -> None:
-    """A field that is only reserved takes its one value: not even NaN, which compares with nothing, slips through."""
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "1.001", "-0.1", '"0"', "true"])
+def test_min_weight_is_a_weight(value: str) -> None:
+    """From 0 to 1: not even NaN, which compares with nothing, slips through."""
     with pytest.raises(ValidationError):
         AttentionOptions.model_validate_json(f'{{"min_weight":{value}}}')
 
 
-@pytest.mark.parametrize("value", ["0", "0.0"])
-def test_zero_is_zero(value: str) -> None:
+@pytest.mark.parametrize("value", ["0", "0.0", "1", "0.25"])
+def test_a_weight_may_be_written_as_an_integer(value: str) -> None:
     """However it is written."""
-    assert AttentionOptions.model_validate_json(f'{{"min_weight":{value}}}').min_weight == 0
+    assert AttentionOptions.model_validate_json(f'{{"min_weight":{value}}}').min_weight == float(value)
+
+
+def test_a_rollout_has_defaults_of_its_own() -> None:
+    """An empty object is the usual rollout; its fields are as strict as the others."""
+    rollout = AttentionOptions.model_validate_json('{"rollout":{}}').rollout
+    assert rollout is not None
+    assert rollout.model_dump() == {"residual": 0.5, "heads": "mean", "from_layer": 0}
+    for wrong in ('{"residual":NaN}', '{"residual":-0.1}', '{"heads":null}', '{"from_layer":0.0}', '{"layers":[0]}'):
+        with pytest.raises(ValidationError):
+            AttentionOptions.model_validate_json(f'{{"rollout":{wrong}}}')
 
 
 @pytest.mark.parametrize(("length", "is_accepted"), [(MAX_PROMPT_CHARACTERS, True), (MAX_PROMPT_CHARACTERS + 1, False)])
