@@ -23,7 +23,7 @@ from app.middleware import RequestRecord
 from app.openapi import describe
 from app.problems import install_handlers
 from app.requests import install_client_gone
-from app.routes import encode, health
+from app.routes import attention, encode, health
 from app.service import Limits, ServedModel, Service
 from app.settings import Settings
 from app.state import ServerState
@@ -42,7 +42,7 @@ DRAIN_SECONDS = 30.0
 UNMEASURED_TOKENS_PER_SECOND = 2_000.0
 """What a server without warm-up assumes of its speed until batches have run: less than any machine we measured."""
 
-TEXT_ROUTES = ("/encode", "/similarity")
+TEXT_ROUTES = ("/encode", "/similarity", "/attention/heads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,8 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
     FastAPI
         Its ``state.server`` is a :class:`~app.state.ServerState`; not ready before its lifespan has begun.
     """
-    routes = {str(getattr(route, "path", "")) for route in (*encode.router.routes, *health.router.routes)}
+    routers = [encode.router, attention.router, health.router]
+    routes = {str(getattr(route, "path", "")) for router in routers for route in router.routes}
     metrics = Metrics(routes=sorted(routes), error_codes=error_codes())
     state = ServerState(metrics, settings.max_body_bytes)
     app_class = FastAPIOffline if settings.docs else FastAPI  # the first serves /docs from the package, not from a CDN
@@ -107,8 +108,8 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
         redirect_slashes=False,  # a redirect would be to whatever host the caller named
     )
     app.state.server = state
-    app.include_router(encode.router)
-    app.include_router(health.router)
+    for router in routers:
+        app.include_router(router)
     answer = install_handlers(app, metrics.error)
     install_client_gone(app)
     app.add_middleware(RequestRecord, metrics=metrics, answer=answer)

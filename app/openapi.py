@@ -8,9 +8,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from app.schemas.attention import HeadDistancesRequest
 from app.schemas.encode import EncodeRequest, SimilarityRequest, TokenizeRequest
 
-REQUESTS = (EncodeRequest, SimilarityRequest, TokenizeRequest)
+REQUESTS = (EncodeRequest, SimilarityRequest, TokenizeRequest, HeadDistancesRequest)
 
 REQUEST_ID_HEADER = {
     "description": "The caller's own where it is valid, else a new one.",

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from app.batcher import Batcher, QueueLimits
+from app.comparison_limits import check_explanations, check_heads
 from app.errors import (
     InvalidRequestError,
     ServiceError,
@@ -23,6 +26,7 @@ from app.errors import (
 )
 from app.limits import Limits, check_attention
 from app.metrics import ModelMetrics
+from app.schemas.attention import HeadDistancesRequest
 from app.schemas.encode import (
     AttentionOptions,
     EncodeRequest,
@@ -33,6 +37,9 @@ from app.schemas.encode import (
 from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
 from model.embedder import Embedder
 from model.errors import InputError, TextTooLongError
+from model.head_distance import HeadDistances, HeadPicture, draw
+from model.maps import Units
+from model.similarity import WideArray, merge
 from model.tokenizer import Text
 
 INLINE_CHARACTERS = 4_000
@@ -85,6 +92,40 @@ class Encoded:
     embeddings: FloatArray
     rows: list[Row]
     selection: AttentionSelection | None
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Pairs of texts, and what each pair of their tokens (or words) adds to their cosine.
+
+    Attributes
+    ----------
+    model : ServedModel
+    inputs : list of EncodeInput
+        Of the pairs, one after the other: a1, b1, a2, b2, ...
+    units : list of Units
+        What the rows (of a) and the columns (of b) of the maps stand for, in the order of ``inputs``.
+    maps : list of array, float64
+        One per pair.
+    timings : Timings
+    """
+
+    model: ServedModel
+    inputs: list[EncodeInput]
+    units: list[Units]
+    maps: list[WideArray]
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedHeads:
+    """How far apart the heads of a model are, over some texts; ``selection`` has all of them, layer by layer."""
+
+    model: ServedModel
+    inputs: list[EncodeInput]
+    selection: AttentionSelection
+    picture: HeadPicture
     timings: Timings
 
 
@@ -164,12 +205,13 @@ class Service:
 
     async def similarity(self, request: SimilarityRequest, *, route: str) -> Encoded:
         """Encode the texts of a comparison; those of pairs one after the other, a1, b1, a2, b2, ..."""
-        try:
+        with _naming(_name_in_pairs if request.pairs is not None else str):
             return await self._similarity(request, route)
-        except (ServiceError, InputError) as error:
-            if request.pairs is not None and error.param is not None:
-                error.param = _name_in_pairs(error.param)
-            raise
+
+    async def explain(self, request: SimilarityRequest, *, route: str) -> Explained:
+        """Find what each pair of tokens adds to the cosines of a request's pairs."""
+        with _naming(_name_in_pairs):
+            return await self._explain(request, route)
 
     async def _similarity(self, request: SimilarityRequest, route: str) -> Encoded:
         model = self.find_model(request.model)
@@ -180,6 +222,53 @@ class Service:
         rows, timings = await self._run(model, inputs, specs, tokenize_seconds, route)
         embeddings = np.stack([row.embedding for row in rows if row.embedding is not None])
         return Encoded(model, inputs, embeddings, rows, None, timings)
+
+    async def _explain(self, request: SimilarityRequest, route: str) -> Explained:
+        model = self.find_model(request.model)
+        embedder = model.embedder
+        embedder.check_explainable()
+        dimensions = embedder.check_dimensions(request.dimensions)
+        texts = [text for pair in request.pairs or () for text in pair]
+        inputs, tokenize_seconds = await self._tokenize(model, texts, request, details=True)
+        units = [embedder.pooled_units(item, request.unit) for item in inputs]
+        check_explanations(embedder, inputs, units, request.unit, self.limits.max_attention_values_list)
+        maps: list[WideArray] = []
+
+        def add(turn: slice, rows: list[Row]) -> None:
+            for first in range(0, len(rows), 2):
+                pair = slice(turn.start + first, turn.start + first + 2)
+                values = embedder.similarity_map(inputs[pair], rows[first : first + 2], dimensions)
+                maps.append(merge(values, *units[pair]))
+
+        specs = [OutputSpec(pooled=False, token_states=True)] * len(inputs)
+        tokens = [a.num_tokens + b.num_tokens for a, b in zip(inputs[0::2], inputs[1::2], strict=True)]
+        turns = [slice(2 * turn.start, 2 * turn.stop) for turn in _turns(tokens, model.limits.batch_tokens)]
+        timings = await self._run_in_turns(model, inputs, specs, turns, add, Timings(tokenize_seconds), route)
+        return Explained(model, inputs, units, maps, timings)
+
+    async def compare_heads(self, request: HeadDistancesRequest, *, route: str) -> ComparedHeads:
+        """Find out which heads of a model do the same thing on some texts."""
+        model = self.find_model(request.model)
+        texts: Sequence[Text] = [request.texts] if isinstance(request.texts, str) else request.texts
+        selection = model.embedder.select_attention("all", "all")
+        hides = request.special == "renormalize"
+        inputs, tokenize_seconds = await self._tokenize(model, texts, request, details=hides)
+        hidden = [item.tokens.special if item.tokens is not None else None for item in inputs]
+        values = [selection.num_values(item.num_tokens) for item in inputs]
+        check_heads(hidden, values, self.limits.max_attention_values_computed)
+        distances = HeadDistances(len(selection.layers) * len(selection.heads))
+
+        def add(turn: slice, rows: list[Row]) -> None:
+            for row, special in zip(rows, hidden[turn], strict=True):
+                if row.attention is not None:
+                    distances.add(row.attention, special)
+
+        specs = [OutputSpec(pooled=False, attention=selection)] * len(inputs)
+        turns = [slice(turn.start, turn.stop) for turn in _turns(values, model.limits.batch_attention_values)]
+        timings = await self._run_in_turns(model, inputs, specs, turns, add, Timings(tokenize_seconds), route)
+        model.metrics.attention_values(sum(values))
+        picture = await asyncio.to_thread(lambda: draw(distances.distances()))
+        return ComparedHeads(model, inputs, selection, picture, timings)
 
     async def tokenize(self, request: TokenizeRequest) -> Tokenized:
         """Tokenize the texts of a request."""
@@ -239,15 +328,7 @@ class Service:
             max(row.queue_seconds for row in rows),
             max(row.inference_seconds for row in rows),
         )
-        model.metrics.record_request(
-            route,
-            num_texts=len(inputs),
-            num_tokens=sum(item.num_tokens for item in inputs),
-            truncated=sum(item.is_truncated for item in inputs),
-            tokenize_seconds=timings.tokenize,
-            queue_seconds=timings.queue,
-            inference_seconds=timings.inference,
-        )
+        _record(model, inputs, timings, route)
         values = sum(
             spec.attention.num_values(item.num_tokens)
             for item, spec in zip(inputs, specs, strict=True)
@@ -256,6 +337,33 @@ class Service:
         if values:
             model.metrics.attention_values(values)
         return rows, timings
+
+    async def _run_in_turns(
+        self,
+        model: ServedModel,
+        inputs: list[EncodeInput],
+        specs: list[OutputSpec],
+        turns: Sequence[slice],
+        add: Callable[[slice, list[Row]], None],
+        timings: Timings,
+        route: str,
+    ) -> Timings:
+        """Run a request stretch by stretch and hand each one's rows to ``add``, on a thread: they are never all held.
+
+        The times of the turns add up.
+        """
+        deadline = None if self.timeout_seconds is None else self._clock() + self.timeout_seconds
+        for turn in turns:
+            with _naming(partial(_shifted, by=turn.start)):
+                rows = await model.batcher.submit(inputs[turn], specs[turn], deadline)
+            timings = replace(
+                timings,
+                queue=timings.queue + max(row.queue_seconds for row in rows),
+                inference=timings.inference + max(row.inference_seconds for row in rows),
+            )
+            await asyncio.to_thread(add, turn, rows)
+        _record(model, inputs, timings, route)
+        return timings
 
     def _check_texts(self, texts: Sequence[Text]) -> None:
         """Refuse too many texts, and texts of too many characters, before any work is done on them."""
@@ -275,6 +383,50 @@ class Service:
                     limit=self.limits.max_text_characters,
                     actual=characters,
                 )
+
+
+def _turns(costs: Sequence[int], budget: int) -> list[range]:
+    """Cut a list into stretches whose costs fit the budget together, each with one item at least."""
+    turns: list[range] = []
+    total = 0
+    for index, cost in enumerate(costs):
+        if turns and total + cost <= budget:
+            turns[-1] = range(turns[-1].start, index + 1)
+            total += cost
+        else:
+            turns.append(range(index, index + 1))
+            total = cost
+    return turns
+
+
+def _record(model: ServedModel, inputs: Sequence[EncodeInput], timings: Timings, route: str) -> None:
+    """Record once what a request was made of."""
+    model.metrics.record_request(
+        route,
+        num_texts=len(inputs),
+        num_tokens=sum(item.num_tokens for item in inputs),
+        truncated=sum(item.is_truncated for item in inputs),
+        tokenize_seconds=timings.tokenize,
+        queue_seconds=timings.queue,
+        inference_seconds=timings.inference,
+    )
+
+
+@contextmanager
+def _naming(rename: Callable[[str], str]) -> Iterator[None]:
+    """Name the field at fault as the caller knows it."""
+    try:
+        yield
+    except (ServiceError, InputError) as error:
+        if error.param is not None:
+            error.param = rename(error.param)
+        raise
+
+
+def _shifted(param: str, by: int) -> str:
+    """Name a text of a stretch by its place in the whole request."""
+    match = re.fullmatch(r"texts\[(\d+)\]", param)
+    return param if match is None else f"texts[{by + int(match[1])}]"
 
 
 def _name_in_pairs(param: str) -> str:

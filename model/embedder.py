@@ -41,8 +41,9 @@ from model.errors import (
 )
 from model.folder import ModelFolder, read_folder, read_tokenizer
 from model.heads import Dense
+from model.maps import Units, units_among
 from model.pooling import POOLING_FUNCTIONS, Pooling, Spans, finish
-from model.similarity import Projection
+from model.similarity import Projection, WideArray, similarity_map
 from model.tokenizer import SpecialTokens, Text, Tokenizer, TokenizerConfig
 
 ATTENTION_PATHS: dict[Literal["fused", "explicit"], Attend] = {"fused": attend_fused, "explicit": attend_explicit}
@@ -386,6 +387,47 @@ class Embedder:
                 for dense in self._dense
             ]
         )
+
+    def similarity_map(self, texts: Sequence[EncodeInput], rows: Sequence[Row], dimensions: int | None) -> WideArray:
+        """Compute what each pair of pooled tokens adds to the cosine of two texts.
+
+        Parameters
+        ----------
+        texts, rows : sequences of 2
+            Rows with ``token_states``.
+        dimensions : int or None
+            Of the embeddings that are compared.
+
+        Returns
+        -------
+        array, shape (n, m), float64
+            See :func:`model.similarity.similarity_map`; n and m are the lengths of :meth:`pooled_tokens`.
+
+        Raises
+        ------
+        ValueError
+            If a row has no token states.
+        """
+        states = []
+        for text, row in zip(texts, rows, strict=True):
+            if row.token_states is None:
+                raise ValueError("a map is made of token states, and the row has none")
+            pooled = self.pooled_tokens(text)
+            states.append(row.token_states[pooled.start : pooled.stop])
+        first, second = states
+        return similarity_map(first, second, self.projection, dimensions)
+
+    def pooled_units(self, text: EncodeInput, unit: Unit) -> Units:
+        """Find what the rows (or columns) of a text's similarity maps stand for.
+
+        Raises
+        ------
+        ValueError
+            If the text was tokenized without its token table.
+        """
+        if text.tokens is None:
+            raise ValueError("words are known only of texts that were tokenized with details")
+        return units_among(text.tokens, self.pooled_tokens(text), unit)
 
     def pooled_tokens(self, text: EncodeInput) -> range:
         """Which tokens of a text pooling reads: all, or those behind the prompt."""

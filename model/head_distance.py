@@ -175,3 +175,29 @@ def lay_out(distances: WideArray) -> tuple[WideArray, float]:
         axis *= -1.0 if axis[large.argmax()] < 0 else 1.0
     total = float(sizes.sum())
     return coordinates, float(sizes[:2].sum()) / total if total > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeadPicture:
+    """Distances of heads, and how to show them.
+
+    Attributes
+    ----------
+    distances : array, shape (heads, heads)
+    order : list of int
+        See :func:`leaf_order`.
+    layout : array, shape (heads, 2)
+    explained : float
+        See :func:`lay_out`.
+    """
+
+    distances: WideArray
+    order: list[int]
+    layout: WideArray
+    explained: float
+
+
+def draw(distances: WideArray) -> HeadPicture:
+    """Find an order and a layout for distances of heads."""
+    layout, explained = lay_out(distances)
+    return HeadPicture(distances, leaf_order(distances), layout, explained)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model.contract import FloatArray, TokenTable
+from model.contract import FloatArray
+from model.maps import Units
 
 WideArray = NDArray[np.float64]
 
@@ -94,56 +94,11 @@ def similarity_map(
     return scaled
 
 
-@dataclass(frozen=True, slots=True)
-class Units:
-    """What the rows (or the columns) of a map stand for.
-
-    Attributes
-    ----------
-    tokens : list of int
-        The first token of each unit, as an index into the text's token table.
-    words : list of int or None
-        The word of each unit; None where it is a special token or one of the prompt.
-    members : array of int64
-        The unit of each pooled token.
-    """
-
-    tokens: list[int]
-    words: list[int | None]
-    members: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, table: TokenTable, pooled: range, unit: Literal["token", "word"]) -> Units:
-        """Find the units of the pooled tokens, in the order of the text.
-
-        A token of no word stays a unit of its own, whatever the unit.
-        """
-        tokens: list[int] = []
-        words: list[int | None] = []
-        members: list[int] = []
-        unit_of_word: dict[int, int] = {}
-        for token in pooled:
-            word = table.words[token]
-            known = None if unit == "token" or word is None else unit_of_word.get(word)
-            if known is None:
-                known = len(tokens)
-                tokens.append(token)
-                words.append(word)
-                if word is not None:
-                    unit_of_word[word] = known
-            members.append(known)
-        return cls(tokens, words, np.array(members, dtype=np.int64))
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self.tokens)
-
-
 def merge(values: WideArray, rows: Units, columns: Units) -> WideArray:
-    """Sum the blocks of a map that belong together: (n, m) -> (len(rows), len(columns)), with the same sum."""
-    by_row = np.zeros((len(rows), values.shape[1]))
+    """Sum the blocks of a map that belong together: (n, m) -> (row units, column units), with the same sum."""
+    by_row = np.zeros((rows.num_units, values.shape[1]))
     np.add.at(by_row, rows.members, values)
-    by_column = np.zeros((len(columns), len(rows)))
+    by_column = np.zeros((columns.num_units, rows.num_units))
     np.add.at(by_column, columns.members, by_row.T)
     return by_column.T
 

@@ -20,8 +20,8 @@ from app.schemas.encode import (
     TokenizeRequest,
     TokenizeResponse,
 )
-from app.service import Timings
-from app.similarity_answers import write_similarity
+from app.service import Encoded, Explained, Timings
+from app.similarity_answers import write_explained, write_similarity
 from app.state import max_body_bytes, service_of
 
 INLINE_VALUES = 20_000
@@ -95,7 +95,7 @@ async def encode(request: Request) -> Response:
 @router.post(
     "/similarity",
     response_model=SimilarityResponse,
-    responses=PROBLEMS,
+    responses=PROBLEMS | {501: {"model": ProblemResponse, "description": "This model's cosines cannot be explained"}},
     openapi_extra=json_body(SimilarityRequest),
     summary="Cosines of texts, each with all or two by two",
 )
@@ -103,11 +103,18 @@ async def similarity(request: Request) -> Response:
     """Compare texts."""
     started = time.perf_counter()
     body = await read_body(request, SimilarityRequest, max_body_bytes(request))
-    encoded = await while_connected(request, service_of(request).similarity(body, route="/similarity"))
-    writing = time.perf_counter()
-    content = await asyncio.to_thread(write_similarity, encoded, is_pairs=body.pairs is not None)
-    encoded.model.metrics.serialized(time.perf_counter() - writing)
-    headers = {"Server-Timing": server_timing(encoded.timings, started)}
+    service = service_of(request)
+    found: Encoded | Explained
+    if body.explain:
+        found = await while_connected(request, service.explain(body, route="/similarity"))
+        writing = time.perf_counter()
+        content = await asyncio.to_thread(write_explained, found, body.unit)
+    else:
+        found = await while_connected(request, service.similarity(body, route="/similarity"))
+        writing = time.perf_counter()
+        content = await asyncio.to_thread(write_similarity, found, is_pairs=body.pairs is not None)
+    found.model.metrics.serialized(time.perf_counter() - writing)
+    headers = {"Server-Timing": server_timing(found.timings, started)}
     return Response(content, headers=headers, media_type="application/json")
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from model.contract import EncodeInput, FloatArray, OutputSpec, Row, TokenTable
 from model.embedder import Embedder
-from model.similarity import Projection, Units, WideArray, merge, similarity_map, strongest_pairs
+from model.maps import units_among
+from model.similarity import Projection, WideArray, merge, similarity_map, strongest_pairs
 from tests.model.folders import write_dense, write_json, write_modules
 
 LENGTHS = [(1, 1), (1, 40), (2, 3), (7, 40), (40, 40)]
@@ -99,25 +100,25 @@ TABLE = TokenTable(
 
 def test_tokens_as_units() -> None:
     """With unit token each pooled token is a row, with its word beside it."""
-    units = Units.of(TABLE, range(8), "token")
+    units = units_among(TABLE, range(8), "token")
     assert units.tokens == list(range(8))
     assert units.words == TABLE.words
-    assert units.members.tolist() == list(range(8))
+    assert units.members == list(range(8))
 
 
 def test_words_as_units() -> None:
     """Pieces of a word are one unit, at the first of them; special tokens and those of a prompt stay by themselves."""
-    units = Units.of(TABLE, range(8), "word")
+    units = units_among(TABLE, range(8), "word")
     assert units.tokens == [0, 1, 2, 3, 6, 7]
     assert units.words == [None, None, None, 0, 1, None]
-    assert units.members.tolist() == [0, 1, 2, 3, 3, 3, 4, 5]
-    assert len(units) == 6
+    assert units.members == [0, 1, 2, 3, 3, 3, 4, 5]
+    assert units.num_units == 6
 
 
 @pytest.mark.parametrize(("unit", "tokens"), [("token", [3, 4, 5, 6, 7]), ("word", [3, 6, 7])])
 def test_what_is_not_pooled_has_no_unit(unit: str, tokens: list[int]) -> None:
     """Tokens before the pooled ones are left out, and units still name tokens of the whole text."""
-    units = Units.of(TABLE, range(3, 8), unit)  # type: ignore[arg-type]
+    units = units_among(TABLE, range(3, 8), unit)  # type: ignore[arg-type]
     assert units.tokens == tokens
     assert len(units.members) == 5
 
@@ -125,15 +126,15 @@ def test_what_is_not_pooled_has_no_unit(unit: str, tokens: list[int]) -> None:
 def test_blocks_are_summed() -> None:
     """A merged entry is the sum of its block; nothing else changes, and the sum of all stays."""
     values = draw(8, 5).astype(np.float64)
-    rows, columns = Units.of(TABLE, range(8), "word"), Units.of(TABLE, range(3, 8), "word")
+    rows, columns = units_among(TABLE, range(8), "word"), units_among(TABLE, range(3, 8), "word")
     merged = merge(values, rows, columns)
     assert merged.shape == (6, 3)
     for row in range(6):
         for column in range(3):
-            block = values[rows.members == row][:, columns.members == column]
+            block = values[np.array(rows.members) == row][:, np.array(columns.members) == column]
             assert merged[row, column] == pytest.approx(block.sum(), abs=1e-12)
     assert merged.sum() == pytest.approx(values.sum(), abs=1e-12)
-    tokens = Units.of(TABLE, range(8), "token"), Units.of(TABLE, range(3, 8), "token")
+    tokens = units_among(TABLE, range(8), "token"), units_among(TABLE, range(3, 8), "token")
     np.testing.assert_array_equal(merge(values, *tokens), values)
 
 

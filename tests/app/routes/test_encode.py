@@ -677,6 +677,7 @@ COVERED_ELSEWHERE = {
     "unsupported_media_type": "tests/app/test_requests.py",
     "internal_error": "tests/app/test_middleware.py",
     "token_id_out_of_range": "no route takes token ids yet",
+    "explanation_not_supported": "tests/app/routes/test_explain.py",
 }
 
 

@@ -1,0 +1,35 @@
+"""Attention over many texts: ``POST /attention/heads``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from fastapi import APIRouter, Request, Response
+
+from app.requests import read_body, while_connected
+from app.routes.encode import PROBLEMS, json_body, server_timing
+from app.schemas.attention import HeadDistancesRequest, HeadDistancesResponse
+from app.similarity_answers import write_head_distances
+from app.state import max_body_bytes, service_of
+
+router = APIRouter(tags=["attention"])
+
+
+@router.post(
+    "/attention/heads",
+    response_model=HeadDistancesResponse,
+    responses=PROBLEMS,
+    openapi_extra=json_body(HeadDistancesRequest),
+    summary="Which heads do the same thing: distances of all heads over some texts",
+)
+async def heads(request: Request) -> Response:
+    """Compare heads."""
+    started = time.perf_counter()
+    body = await read_body(request, HeadDistancesRequest, max_body_bytes(request))
+    compared = await while_connected(request, service_of(request).compare_heads(body, route="/attention/heads"))
+    writing = time.perf_counter()
+    content = await asyncio.to_thread(write_head_distances, compared)
+    compared.model.metrics.serialized(time.perf_counter() - writing)
+    headers = {"Server-Timing": server_timing(compared.timings, started)}
+    return Response(content, headers=headers, media_type="application/json")
