@@ -10,7 +10,7 @@ import pytest
 
 import model.head_distance as module
 from model.contract import FloatArray
-from model.head_distance import HeadDistances, WideArray, average_linkage, lay_out, leaf_order
+from model.head_distance import HeadDistances, WideArray, average_linkage, draw, lay_out, leaf_order
 
 SHAPES = [(2, 3, 1), (2, 3, 2), (1, 4, 7), (2, 3, 40)]
 
@@ -244,3 +244,13 @@ def test_distances_of_heads_can_be_laid_out() -> None:
     centred -= centred.mean(0)
     centred -= centred.mean(1, keepdims=True)
     assert np.linalg.eigvalsh(centred).min() > -1e-12
+
+
+def test_a_picture_has_its_distances_order_and_layout() -> None:
+    """What is drawn is what the parts give by themselves."""
+    distances = collect([draw_maps(2, 3, 11)]).distances()
+    picture = draw(distances)
+    layout, explained = lay_out(distances)
+    np.testing.assert_array_equal(picture.distances, distances)
+    np.testing.assert_array_equal(picture.layout, layout)
+    assert (picture.order, picture.explained) == (leaf_order(distances), explained)
