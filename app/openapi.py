@@ -9,7 +9,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from app.schemas.attention import HeadDistancesRequest
-from app.schemas.encode import EncodeRequest, SimilarityRequest, TokenizeRequest
+from app.schemas.encode import EncodeRequest, TokenizeRequest
+from app.schemas.similarity import SimilarityRequest
 
 REQUESTS = (EncodeRequest, SimilarityRequest, TokenizeRequest, HeadDistancesRequest)
 

@@ -30,10 +30,10 @@ from app.schemas.attention import HeadDistancesRequest
 from app.schemas.encode import (
     AttentionOptions,
     EncodeRequest,
-    SimilarityRequest,
     TextOptions,
     TokenizeRequest,
 )
+from app.schemas.similarity import SimilarityRequest
 from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
 from model.embedder import Embedder
 from model.errors import InputError, TextTooLongError

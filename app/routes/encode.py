@@ -15,11 +15,10 @@ from app.schemas.encode import (
     EncodeRequest,
     EncodeResponse,
     ProblemResponse,
-    SimilarityRequest,
-    SimilarityResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
+from app.schemas.similarity import SimilarityRequest, SimilarityResponse
 from app.service import Encoded, Explained, Timings
 from app.similarity_answers import write_explained, write_similarity
 from app.state import max_body_bytes, service_of

@@ -17,7 +17,8 @@ from app.errors import (
     UnknownModelError,
 )
 from app.limits import Limits
-from app.schemas.encode import AttentionOptions, EncodeRequest, SimilarityRequest, TokenizeRequest
+from app.schemas.encode import AttentionOptions, EncodeRequest, TokenizeRequest
+from app.schemas.similarity import SimilarityRequest
 from app.service import INLINE_CHARACTERS, Encoded, Service
 from model.errors import DimensionsError, TextTooLongError
 from model.tokenizer import Tokenizer

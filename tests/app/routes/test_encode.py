@@ -18,7 +18,8 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from app.errors import ANSWERS, error_codes
-from app.schemas.encode import EncodeResponse, ProblemResponse, SimilarityResponse, TokenizeResponse
+from app.schemas.encode import EncodeResponse, ProblemResponse, TokenizeResponse
+from app.schemas.similarity import SimilarityResponse
 from app.settings import ModelSpec
 from model.contract import EncodeInput
 from tests.app.conftest import PROMPTS, Serve, Served, until

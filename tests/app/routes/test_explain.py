@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.schemas.encode import SimilarityResponse
+from app.schemas.similarity import SimilarityResponse
 from app.settings import ModelSpec
 from tests.app.conftest import PROMPTS, Serve, Served
 from tests.app.routes.test_encode import assert_problem

@@ -6,19 +6,16 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from app.schemas.encode import (
     MAX_PROMPT_CHARACTERS,
     AttentionOptions,
     EncodeRequest,
-    SimilarityRequest,
     TokenizeRequest,
 )
 
-REQUESTS: tuple[type[BaseModel], ...] = (EncodeRequest, SimilarityRequest, TokenizeRequest)
+REQUESTS: tuple[type[BaseModel], ...] = (EncodeRequest, TokenizeRequest)
 
 DOCUMENTED: dict[str, Any] = {
     "texts": ["The cat sat.", "A dog barked."],
@@ -128,20 +125,6 @@ def test_what_is_no_text(texts: str) -> None:
     """No texts at all, numbers, and pairs of another size are refused."""
     with pytest.raises(ValidationError):
         EncodeRequest.model_validate_json(f'{{"texts":{texts}}}')
-
-
-@given(st.booleans(), st.booleans())
-def test_either_texts_or_pairs(has_texts: bool, has_pairs: bool) -> None:
-    """Exactly one of the two."""
-    body = {
-        "texts": ["a"] if has_texts else None,
-        "pairs": [["a", "b"]] if has_pairs else None,
-    }
-    if has_texts != has_pairs:
-        SimilarityRequest.model_validate_json(json.dumps(body))
-    else:
-        with pytest.raises(ValidationError, match="either texts or pairs"):
-            SimilarityRequest.model_validate_json(json.dumps(body))
 
 
 def test_requests_cannot_be_changed() -> None:
