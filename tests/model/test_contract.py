@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row
+from model.contract import AttentionSelection, EncodeInput, OutputSpec, RolloutSelection, Row
 
 
 @pytest.mark.parametrize(("kept", "total", "truncated"), [(3, 3, False), (3, 4, True), (3, 300, True)])
@@ -25,13 +25,49 @@ def test_a_selection_costs_layers_times_heads_times_tokens_squared(
     assert AttentionSelection(layers, heads).num_values(tokens) == values
 
 
+ROLLOUT = RolloutSelection(0.5, "mean", (1, 2, 3), 4)
+
+
+@pytest.mark.parametrize(
+    ("selection", "heads", "values"),
+    [
+        (AttentionSelection((0, 3), (2,)), [(2,), (), (), (2,)], 2),
+        (AttentionSelection((0, 3), (2,), maps=False), [(), (), (), ()], 0),
+        (AttentionSelection((0, 3), (2,), maps=False, stats=True), [(2,), (), (), (2,)], 2),
+        (AttentionSelection((0, 3), (2,), rollout=ROLLOUT), [(2,), *[(0, 1, 2, 3)] * 3], 13),
+        (AttentionSelection((0, 3), (2,), maps=False, rollout=ROLLOUT), [(), *[(0, 1, 2, 3)] * 3], 12),
+        (AttentionSelection((3,), (1, 0), "mean", "word", "mask", top_k=1), [(), (), (), (1, 0)], 2),
+    ],
+)
+def test_what_is_computed_is_what_somebody_reads(
+    selection: AttentionSelection, heads: list[tuple[int, ...]], values: int
+) -> None:
+    """Asked layers and heads for maps and statistics, all heads of its layers for a rollout, each layer once."""
+    assert [selection.heads_of(layer) for layer in range(4)] == heads
+    assert selection.num_values(1) == values
+    assert selection.num_values(9) == 81 * values
+
+
+@pytest.mark.parametrize(
+    ("top_k", "min_weight", "bound"),
+    [(3, 0.0, 3), (30, 0.0, 20), (None, 0.5, 2), (None, 0.3, 3), (2, 0.3, 2), (None, 0.01, 20), (None, 1.0, 1)],
+)
+def test_a_sparse_row_has_a_bound(top_k: int | None, min_weight: float, bound: int) -> None:
+    """So many weights of at least so much cannot be more in a row that sums to 1, of 20 units here."""
+    selection = AttentionSelection((0,), (0,), top_k=top_k, min_weight=min_weight)
+    assert selection.is_sparse
+    assert selection.row_bound(20) == bound
+    assert not AttentionSelection((0,), (0,)).is_sparse
+
+
 def test_an_embedding_is_what_is_given_unless_more_is_asked() -> None:
     """By default a row holds one unit vector, and nothing that costs more."""
     spec = OutputSpec()
     assert (spec.pooled, spec.normalize, spec.dimensions) == (True, True, None)
     assert (spec.token_states, spec.logits, spec.attention) == (False, False, None)
     row = Row()
-    assert (row.embedding, row.token_states, row.logits, row.attention) == (None, None, None, None)
+    assert (row.embedding, row.token_states, row.logits) == (None, None, None)
+    assert (row.attention, row.attended) == (None, None)
 
 
 def test_specs_are_values() -> None:

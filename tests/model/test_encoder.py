@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import weakref
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -10,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.attention import attend_explicit, attend_fused
+import model.attention
+from model.attention import attend_explicit, attend_fused, attention_weights
 from model.batch import pack
 from model.config import EncoderConfig, LayerConfig, RotaryConfig
-from model.contract import AttentionSelection, EncodeInput
+from model.contract import AttentionSelection, EncodeInput, RolloutSelection, TextAttention, TokenTable
 from model.encoder import Encoder, FeedForward, StdNorm, make_norm
 from model.linear import pack_linear_layers
 from tests.model.slow_encoder import slow_encoder
@@ -217,6 +220,67 @@ def test_maps_own_their_memory() -> None:
         assert maps is not None
         assert maps.untyped_storage().nbytes() == 4 * 2 * 2 * text.num_tokens**2
         assert maps.device.type == "cpu"
+
+
+def test_a_layers_maps_are_freed_before_the_next_ones_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics and rollout of all layers hold the maps of one layer at a time: those of the texts that ask."""
+    config = make_config(num_hidden_layers=5)
+    encoder, texts = make_encoder(config), make_texts((4, 7, 4))
+    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
+    held: list[int] = []
+
+    def counting(query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
+        weights = attention_weights(query, key, mask)
+        alive.add(weights)
+        held.append(len(alive))
+        return weights
+
+    monkeypatch.setattr(model.attention, "attention_weights", counting)
+    everything = RolloutSelection(0.5, "mean", tuple(range(5)), 2)
+    wish = replace(all_maps(config), maps=False, stats=True, rollout=everything)
+    batch = pack(texts)
+    tables = [plain_table(length) for length in batch.lengths]
+    with torch.inference_mode():
+        found = encoder(batch, [wish] * 3, tables).attentions
+    assert held == [1, 2, 3] * 5
+    assert all(attended is not None and attended.stats is not None for attended in found)
+
+
+def plain_table(length: int) -> TokenTable:
+    """A text whose first and last tokens are special, every other one a word."""
+    special = [index in (0, length - 1) for index in range(length)]
+    words = [None if flag else index - 1 for index, flag in enumerate(special)]
+    return TokenTable([0] * length, [""] * length, [0] * length, [0] * length, special, [None] * length, words)
+
+
+@pytest.mark.parametrize("name", ["bert", "mpnet", "modernbert"])
+def test_nothing_made_of_maps_sees_neighbours(name: str) -> None:
+    """Alone and in batches of several lengths: the same words, statistics, sparse rows and rollout, all layers'."""
+    config = CONFIGS[name]
+    encoder, texts = make_encoder(config), make_texts()
+    layers = tuple(range(config.num_hidden_layers))
+    wish = replace(all_maps(config), special="renormalize", stats=True, rollout=RolloutSelection(0.5, "max", layers, 2))
+    for changed in (wish, replace(wish, reduce_heads="mean", unit="word", special="mask")):
+        together = attended(encoder, texts, changed)
+        backwards = attended(encoder, texts[::-1], changed)[::-1]
+        for text, one, other in zip(texts, together, backwards, strict=True):
+            [alone] = attended(encoder, [text], changed)
+            for found in (one, other):
+                for field in ("maps", "kept_mass", "rollout", "rollout_kept_mass"):
+                    np.testing.assert_allclose(getattr(found, field), getattr(alone, field), rtol=0, atol=1e-5)
+                assert found.stats is not None
+                assert alone.stats is not None
+                for statistic, values in found.stats.items():
+                    np.testing.assert_allclose(values, alone.stats[statistic], rtol=1e-4, atol=1e-5)
+
+
+def attended(encoder: Encoder, texts: list[EncodeInput], wish: AttentionSelection) -> list[TextAttention]:
+    """What is made of each text's attention, in the texts' own order."""
+    batch = pack(texts)
+    with torch.inference_mode():
+        found = encoder(batch, [wish] * len(texts), [plain_table(length) for length in batch.lengths]).attentions
+    by_text = dict(zip(batch.order, found, strict=True))
+    return [by_text[text] for text in range(len(texts))]
 
 
 def test_one_token_type_means_every_token_has_it() -> None:
