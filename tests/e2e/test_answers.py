@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import io
+import itertools
 import json
 import random
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 import safetensors.numpy
 
 from tests.e2e.conftest import MAX_LENGTH, PATIENCE_SECONDS, TEST_SCALE, Server, StartServer
+from tests.tiny import make_bert_folder
 
 pytestmark = pytest.mark.e2e
 
@@ -148,6 +150,157 @@ def test_binary_answers(server: Server) -> None:
     response = server.client.post("/encode", json=body, headers={"Accept": "application/x-npz"})
     with np.load(io.BytesIO(response.content), allow_pickle=False) as file:
         np.testing.assert_array_equal(file["embeddings"], expected)
+
+
+# ---- comparisons, explained
+
+
+def write_dense(folder: Path, activation: str) -> None:
+    """Add a dense layer to a tiny model folder, as sentence-transformers writes it."""
+    modules = json.loads((folder / "modules.json").read_text())
+    kind = "sentence_transformers.models.Dense"
+    modules.append({"idx": len(modules), "name": str(len(modules)), "path": "2_Dense", "type": kind})
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "2_Dense").mkdir()
+    config = {"in_features": 16, "out_features": 12, "bias": True, "activation_function": f"torch.nn.{activation}"}
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(config))
+    draw = np.random.default_rng(0)
+    tensors = {"linear.weight": draw.standard_normal((12, 16)), "linear.bias": draw.standard_normal(12)}
+    safetensors.numpy.save_file(
+        {name: array.astype(np.float32) for name, array in tensors.items()}, folder / "2_Dense" / "model.safetensors"
+    )
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny models: one with a linear layer behind pooling, one with tanh there, one that pools by its first token."""
+    folder = tmp_path_factory.mktemp("models")
+    write_dense(make_bert_folder(folder / "linear"), "Identity")
+    write_dense(make_bert_folder(folder / "tanh"), "Tanh")
+    make_bert_folder(folder / "cls", pooling="cls_token")
+    return {name: folder / name for name in ("linear", "tanh", "cls")}
+
+
+@pytest.fixture(scope="module")
+def explaining_server(start_server: StartServer, models: dict[str, Path]) -> Server:
+    """A server of the default model and of the tiny ones."""
+    others = [part for name, folder in models.items() for part in ("--model", f"{name}={folder}")]
+    return start_server(*others, "--no-warmup")
+
+
+@pytest.fixture(scope="module")
+def bfloat16_server(start_server: StartServer) -> Server:
+    """A server that runs the default model in bfloat16."""
+    return start_server("--dtype", "bfloat16", "--no-warmup")
+
+
+def pairs_of_many_lengths() -> list[list[str]]:
+    """Texts of the reference, each with the next; each length of text from a few to the maximum with another."""
+    words = ("the", "quick", "fox", "doesn't", "jump", "over", "unbelievably", "lazy", "dogs", "in", "Zürich", "東京")
+    long = [" ".join(words[index % len(words)] for index in range(length)) for length in (1, 2, 5, 17, 60, 150, 400)]
+    others = [index for index in range(len(TEXTS)) if index != TYPED_SPECIAL]
+    return [
+        *([TEXTS[a], TEXTS[b]] for a, b in itertools.pairwise(others)),
+        *([a, b] for a, b in zip(long, reversed(long), strict=True)),
+        ["", ""],
+        [TEXTS[0], TEXTS[0]],
+    ]
+
+
+def check_explanations(server: Server, pairs: list[list[str]], **fields: Any) -> list[dict[str, Any]]:
+    """Explain pairs; every map must sum to the cosine that is answered with it, and without it, within 1e-6."""
+    response = server.client.post("/similarity", json={"pairs": pairs, "explain": True, **fields})
+    assert response.status_code == 200, response.text
+    body = response.json()
+    plain_fields = {name: value for name, value in fields.items() if name != "unit"}
+    plain = server.client.post("/similarity", json={"pairs": pairs, **plain_fields}).json()
+    explanations: list[dict[str, Any]] = body["explanations"]
+    for explanation, answered, alone in zip(explanations, body["similarities"], plain["similarities"], strict=True):
+        values = np.array(explanation["values"])
+        assert values.shape == (len(explanation["rows"]["token"]), len(explanation["columns"]["token"]))
+        for cosine in (explanation["sum"], answered, alone):
+            assert values.sum() == pytest.approx(cosine, abs=1e-6)
+    return explanations
+
+
+@pytest.mark.parametrize("fields", [{}, {"unit": "word"}, {"dimensions": 64}, {"dimensions": 7, "unit": "word"}])
+def test_explanations_sum_to_the_cosine(explaining_server: Server, fields: dict[str, Any]) -> None:
+    """For pairs of texts of many lengths, tokens and words, with fewer dimensions too."""
+    pairs = pairs_of_many_lengths()
+    explanations = check_explanations(explaining_server, pairs, **fields)
+    lengths = {len(explanation["a"]["tokens"]["id"]) for explanation in explanations}
+    assert len(lengths) > 10
+    assert {2, MAX_LENGTH} <= lengths
+    assert explanations[-1]["sum"] == pytest.approx(1, abs=1e-6)
+
+
+def test_explanations_sum_to_the_references_cosine(explaining_server: Server, reference: dict[str, Any]) -> None:
+    """The sums are the cosines of the embeddings that sentence-transformers gives."""
+    others = [index for index in range(len(TEXTS)) if index != TYPED_SPECIAL]
+    pairs = [[TEXTS[a], TEXTS[b]] for a, b in itertools.pairwise(others)]
+    vectors = reference["embeddings"][others].astype(np.float64)
+    expected = (vectors[:-1] * vectors[1:]).sum(axis=1)
+    sums = [explanation["sum"] for explanation in check_explanations(explaining_server, pairs)]
+    np.testing.assert_allclose(sums, expected, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_explanations_in_bfloat16(bfloat16_server: Server, unit: str) -> None:
+    """A model that runs in bfloat16 is explained as exactly: the sum is that model's own cosine."""
+    assert bfloat16_server.client.get("/info").json()["model_dtype"] == "bfloat16"
+    check_explanations(bfloat16_server, pairs_of_many_lengths(), unit=unit)
+
+
+@pytest.mark.parametrize("fields", [{}, {"unit": "word"}, {"dimensions": 5}])
+def test_explanations_behind_a_linear_layer(explaining_server: Server, fields: dict[str, Any]) -> None:
+    """A dense layer without activation is part of the sum."""
+    pairs = [["the cat sat", "a dog barked"], ["xyz", ""], ["cat " * 50, "hello world, hello!"]]
+    check_explanations(explaining_server, pairs, model="linear", **fields)
+
+
+@pytest.mark.parametrize(("model", "reason"), [("tanh", "tanh"), ("cls", "pools by cls")])
+def test_what_cannot_be_explained(explaining_server: Server, model: str, reason: str) -> None:
+    """Models whose embedding is no sum over tokens say so, with the reason, and still compare."""
+    body = {"pairs": [["the cat", "a dog"]], "model": model}
+    assert explaining_server.client.post("/similarity", json=body).status_code == 200
+    response = explaining_server.client.post("/similarity", json={**body, "explain": True})
+    assert response.status_code == 501
+    problem = response.json()
+    assert (problem["code"], problem["param"]) == ("explanation_not_supported", "explain")
+    assert reason in problem["detail"]
+
+
+@pytest.mark.parametrize("special", ["keep", "renormalize"])
+def test_heads_are_compared_by_their_maps(server: Server, special: str) -> None:
+    """Distances over HTTP are those of the maps over HTTP; the layout holds the share that it says."""
+    texts = [text for index, text in enumerate(TEXTS) if index != TYPED_SPECIAL][:8]
+    response = server.client.post("/attention/heads", json={"texts": texts, "special": special})
+    assert response.status_code == 200, response.text
+    body = response.json()
+    squared, rows = 0.0, 0
+    answer = server.encode(texts, attention={"layers": "all", "encoding": "base64", "dtype": "float32"})
+    for entry in answer["attention"]:
+        maps = np.frombuffer(base64.b64decode(entry["maps"]["data"]), "<f4").reshape(entry["maps"]["shape"])
+        kept = [
+            index for index, is_special in enumerate(entry["tokens"]["special"]) if special == "keep" or not is_special
+        ]
+        if not kept:
+            continue
+        heads = maps.reshape(-1, *maps.shape[2:]).astype(np.float64)[:, kept][:, :, kept]
+        roots = np.sqrt(heads / heads.sum(axis=-1, keepdims=True))
+        shared = np.einsum("aqk,bqk->ab", roots, roots)
+        squared, rows = squared + len(kept) - shared, rows + len(kept)
+    expected = np.sqrt(np.clip(squared / rows, 0, None))
+    np.fill_diagonal(expected, 0)
+    np.testing.assert_allclose(body["distances"], expected, atol=2e-5, rtol=0)
+    places = np.array(body["layout"])
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    assert (apart**2).sum() / (expected**2).sum() == pytest.approx(body["explained"], abs=1e-3)
+    # along the order, neighbours are much nearer than heads are on average, which is what any other order gives
+    order = body["order"]
+    along = [expected[a, b] for a, b in itertools.pairwise(order)]
+    assert sorted(order) == list(range(len(body["heads"]))) == list(range(72))
+    assert np.mean(along) < 0.8 * expected[np.triu_indices(72, 1)].mean()
 
 
 def curl(*arguments: str) -> str:
