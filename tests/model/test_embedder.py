@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,14 @@ import torch
 
 from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row
 from model.embedder import Embedder, ModelInfo
-from model.errors import AttentionSelectionError, DimensionsError, ExplanationError, PromptError, TextTooLongError
+from model.errors import (
+    AttentionNotSupportedError,
+    AttentionSelectionError,
+    DimensionsError,
+    ExplanationError,
+    PromptError,
+    TextTooLongError,
+)
 from tests.model.answers import MINILM, cosines
 from tests.model.folders import CONFIG, bert_tensors, write_bert, write_dense, write_json, write_modules
 
@@ -339,6 +347,82 @@ def test_a_selection_that_cannot_be_is_refused(
     with pytest.raises(AttentionSelectionError) as caught:
         tiny.select_attention(layers, heads)
     assert (caught.value.param, caught.value.limit, caught.value.actual) == (param, limit, actual)
+
+
+def everything(embedder: Embedder, **changes: Any) -> AttentionSelection:
+    """All that can be made of attention, of all layers and heads."""
+    wishes: dict[str, Any] = {
+        "stats": True,
+        "special": "renormalize",
+        "unit": "word",
+        "rollout": embedder.select_rollout(0.5, "max", 0),
+    }
+    return embedder.select_attention("all", "all", **{**wishes, **changes})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_attention_changes_no_bit_of_an_embedding(minilm: Embedder, minilm_bfloat16: Embedder, dtype: str) -> None:
+    """In one batch shape embeddings are the same bytes, whatever is asked beside them and by whom."""
+    embedder = minilm if dtype == "float32" else minilm_bfloat16
+    inputs = embedder.tokenizer.encode(["The cat sat.", ("A dog", "barked!"), "", "unbelievable " * 40], details=True)
+    plain = embeddings(embedder.run(inputs, [OutputSpec()] * 4))
+    for changes in ({}, {"maps": False}, {"top_k": 4}, {"reduce_heads": "mean", "unit": "token", "special": "keep"}):
+        asks = OutputSpec(attention=everything(embedder, **changes))
+        for specs in ([asks] * 4, [asks, OutputSpec(), OutputSpec(), asks]):
+            np.testing.assert_array_equal(embeddings(embedder.run(inputs, specs)), plain)
+
+
+def test_tables_reach_the_right_text(tiny: Embedder) -> None:
+    """Texts stand in the pack by length, and each is shaped by its own special tokens and words."""
+    texts = ["the dog sat the cat sat", "unhappily", ("the cat", "the cat"), ""]
+    inputs = tiny.tokenizer.encode(texts, details=True)
+    rows = tiny.run(inputs, [OutputSpec(attention=everything(tiny))] * 4)
+    for item, row, count in zip(inputs, rows, (6, 1, 4, 0), strict=True):
+        [alone] = tiny.run([item], [OutputSpec(attention=everything(tiny))])
+        assert row.attended is not None
+        assert alone.attended is not None
+        assert row.attention is row.attended.maps
+        assert row.attention is not None
+        assert row.attention.shape == (2, 4, count, count)
+        np.testing.assert_allclose(row.attention, alone.attention, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(row.attended.rollout, alone.attended.rollout, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(row.attention.sum(-1), 1, rtol=0, atol=1e-5)
+
+
+def test_words_need_details(tiny: Embedder) -> None:
+    """A text that was tokenized without its tables cannot be shown by its words."""
+    with pytest.raises(ValueError, match="details"):
+        tiny.run(tiny.tokenizer.encode(["the cat"]), [OutputSpec(attention=everything(tiny))])
+
+
+@pytest.mark.parametrize(("from_layer", "layers"), [(0, (0, 1)), (1, (1,)), (-1, (1,)), (-2, (0, 1))])
+def test_a_rollout_ends_at_the_last_layer(tiny: Embedder, from_layer: int, layers: tuple[int, ...]) -> None:
+    """True numbers, of all heads."""
+    rollout = tiny.select_rollout(0.25, "max", from_layer)
+    assert (rollout.layers, rollout.residual, rollout.heads, rollout.num_heads) == (layers, 0.25, "max", 4)
+
+
+@pytest.mark.parametrize("from_layer", [2, -3])
+def test_a_rollout_begins_at_a_layer_that_exists(tiny: Embedder, from_layer: int) -> None:
+    """Otherwise the place at fault is named."""
+    with pytest.raises(AttentionSelectionError) as caught:
+        tiny.select_rollout(0.5, "mean", from_layer)
+    assert (caught.value.param, caught.value.actual) == ("attention.rollout.from_layer", from_layer)
+
+
+class WithoutMaps(Embedder):
+    """A model whose attention has no maps, such as none that is served today."""
+
+    gives_attention = False
+
+
+def test_a_model_without_maps_says_so(folder: Path) -> None:
+    """It refuses to select what it could not give, and encodes all the same."""
+    embedder = WithoutMaps.load(folder, dtype="float32", device="cpu", threads=1)
+    with pytest.raises(AttentionNotSupportedError) as caught:
+        embedder.select_attention("all", "all")
+    assert caught.value.param == "attention"
+    assert embedder.encode("the cat").shape == (1, 16)
 
 
 # --- loading ---
