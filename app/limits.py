@@ -6,7 +6,7 @@ Everything is counted after tokenizing and before any forward pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -92,10 +92,11 @@ def check_attention(
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """How long the texts are: in tokens, and in the units that rows and columns may stand for."""
+    """How long the texts are: in tokens, and in the units that rows and columns may stand for, counted once each."""
 
     texts: Mapping[int, EncodeInput]
     tokens: Counts
+    counted: dict[tuple[Unit, SpecialMode], Counts] = field(default_factory=dict)
 
     @classmethod
     def of(cls, texts: Mapping[int, EncodeInput]) -> _Sizes:
@@ -103,9 +104,10 @@ class _Sizes:
 
     def units(self, unit: Unit, special: SpecialMode) -> Counts:
         """Count the units of each text."""
-        if unit == "token" and special == "keep":
-            return self.tokens
-        return np.array([num_units(text, unit, special) for text in self.texts.values()], dtype=np.int64)
+        if (unit, special) not in self.counted:
+            counts = [num_units(text, unit, special) for text in self.texts.values()]
+            self.counted[unit, special] = np.array(counts, dtype=np.int64)
+        return self.counted[unit, special]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class _Ask:
             rows = len(selection.layers) * selection.map_heads * units
             width = units
             if selection.is_sparse:
-                width = 2 * np.array([selection.row_bound(int(count)) for count in units], dtype=np.int64) + 1
+                width = 2 * np.minimum(units, selection.row_bound(int(units.max(initial=0)))) + 1
             total += int((rows * (width + is_hidden)).sum())
         if selection.stats:
             per_head = len(STATISTICS) + is_hidden
@@ -183,7 +185,8 @@ def _changes(ask: _Ask, limits: Limits) -> Iterator[tuple[str, Change]]:
     if selection.rollout is not None:
         yield select("rollout=null", rollout=None)
     if selection.maps:
-        yield select("maps=false", maps=False)
+        label = "maps=false" if selection.stats or selection.rollout else "maps=false with stats=true"
+        yield select(label, maps=False, stats=selection.stats or selection.rollout is None)
 
 
 def _ways_out(ask: _Ask, limits: Limits) -> Iterator[tuple[tuple[str, ...], _Ask]]:
