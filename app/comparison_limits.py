@@ -6,30 +6,43 @@ import itertools
 from collections.abc import Sequence
 
 from app.errors import AttentionTooLargeError, InvalidRequestError
-from model.contract import EncodeInput
+from model.contract import EncodeInput, Unit
 from model.embedder import Embedder
 from model.maps import Units
 
 
-def check_explanations(
-    embedder: Embedder, inputs: Sequence[EncodeInput], units: Sequence[Units], unit: str, limit: int
-) -> None:
-    """Check the similarity maps of pairs, whose texts stand one after the other: a1, b1, a2, b2, ...
+def explained_units(embedder: Embedder, inputs: Sequence[EncodeInput], unit: Unit, limit: int) -> list[Units]:
+    """Find what rows and columns of the similarity maps of pairs stand for, and check how large the maps are.
+
+    Parameters
+    ----------
+    embedder : Embedder
+    inputs : sequence of EncodeInput
+        The texts of the pairs, one after the other: a1, b1, a2, b2, ...
+    unit : "token" or "word"
+    limit : int
+        Values in all maps together.
+
+    Returns
+    -------
+    list of Units
+        In the order of ``inputs``.
 
     Raises
     ------
     AttentionTooLargeError
-        If they hold more than ``limit`` values together.
+        If the maps are larger than that.
     """
+    units = [embedder.pooled_units(item, unit) for item in inputs]
     sizes = _sizes(units)
     ways_out = _first_that_fit(sizes, limit, "pairs")
     if unit == "token" and sum(sizes) > limit:
-        words = sum(_sizes([embedder.pooled_units(item, "word") for item in inputs]))
-        if words <= limit:
-            ways_out.insert(0, f"unit=word gives {words}")
-    _check(
-        sizes, limit, "the explanations asked for have {actual} values, an answer may hold {limit}", "explain", ways_out
-    )
+        by_word = sum(_sizes([embedder.pooled_units(item, "word") for item in inputs]))
+        if by_word <= limit:
+            ways_out.insert(0, f"unit=word gives {by_word}")
+    words = "the explanations asked for have {actual} values, an answer may hold {limit}"
+    _check(sizes, limit, words, "explain", ways_out)
+    return units
 
 
 def check_heads(hidden: Sequence[Sequence[bool] | None], values: Sequence[int], limit: int) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from app.batcher import Batcher, QueueLimits
-from app.comparison_limits import check_explanations, check_heads
+from app.comparison_limits import check_heads, explained_units
 from app.errors import (
     InvalidRequestError,
     ServiceError,
@@ -230,8 +230,8 @@ class Service:
         dimensions = embedder.check_dimensions(request.dimensions)
         texts = [text for pair in request.pairs or () for text in pair]
         inputs, tokenize_seconds = await self._tokenize(model, texts, request, details=True)
-        units = [embedder.pooled_units(item, request.unit) for item in inputs]
-        check_explanations(embedder, inputs, units, request.unit, self.limits.max_attention_values_list)
+        limit = self.limits.max_attention_values_list
+        units = await asyncio.to_thread(explained_units, embedder, inputs, request.unit, limit)
         maps: list[WideArray] = []
 
         def add(turn: slice, rows: list[Row]) -> None:
@@ -250,7 +250,7 @@ class Service:
         """Find out which heads of a model do the same thing on some texts."""
         model = self.find_model(request.model)
         texts: Sequence[Text] = [request.texts] if isinstance(request.texts, str) else request.texts
-        selection = model.embedder.select_attention("all", "all")
+        selection = model.embedder.select_attention("all", "all", param="model")
         hides = request.special == "renormalize"
         inputs, tokenize_seconds = await self._tokenize(model, texts, request, details=hides)
         hidden = [item.tokens.special if item.tokens is not None else None for item in inputs]

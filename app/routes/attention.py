@@ -8,7 +8,7 @@ import time
 from fastapi import APIRouter, Request, Response
 
 from app.requests import read_body, while_connected
-from app.routes.encode import PROBLEMS, json_body, server_timing
+from app.routes.encode import PROBLEMS, json_body, not_supported, server_timing
 from app.schemas.attention import HeadDistancesRequest, HeadDistancesResponse
 from app.similarity_answers import write_head_distances
 from app.state import max_body_bytes, service_of
@@ -19,7 +19,7 @@ router = APIRouter(tags=["attention"])
 @router.post(
     "/attention/heads",
     response_model=HeadDistancesResponse,
-    responses=PROBLEMS,
+    responses=PROBLEMS | not_supported("This model gives no attention maps"),
     openapi_extra=json_body(HeadDistancesRequest),
     summary="Which heads do the same thing: distances of all heads over some texts",
 )

@@ -56,6 +56,11 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
+def not_supported(description: str) -> dict[int | str, dict[str, Any]]:
+    """Describe what some models cannot do."""
+    return {501: {"model": ProblemResponse, "description": description}}
+
+
 def server_timing(timings: Timings, started: float) -> str:
     """Write the ``Server-Timing`` header, in milliseconds."""
     stages = {
@@ -70,7 +75,9 @@ def server_timing(timings: Timings, started: float) -> str:
 @router.post(
     "/encode",
     response_model=EncodeResponse,
-    responses=PROBLEMS | {200: {"content": {CONTENT_TYPES[form]: {} for form in ("safetensors", "npz")}}},
+    responses=PROBLEMS
+    | not_supported("This model gives no attention maps")
+    | {200: {"content": {CONTENT_TYPES[form]: {} for form in ("safetensors", "npz")}}},
     openapi_extra=json_body(EncodeRequest),
     summary="Sentence embeddings and, on request, attention maps",
 )
@@ -94,7 +101,7 @@ async def encode(request: Request) -> Response:
 @router.post(
     "/similarity",
     response_model=SimilarityResponse,
-    responses=PROBLEMS | {501: {"model": ProblemResponse, "description": "This model's cosines cannot be explained"}},
+    responses=PROBLEMS | not_supported("This model's cosines cannot be explained"),
     openapi_extra=json_body(SimilarityRequest),
     summary="Cosines of texts, each with all or two by two",
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.comparison_limits import check_explanations, check_heads
+from app.comparison_limits import check_heads, explained_units
 from app.errors import AttentionTooLargeError, InvalidRequestError
 from model.contract import Unit
 from model.embedder import Embedder
@@ -22,7 +22,7 @@ def refusal(embedder: Embedder, texts: list[str], unit: Unit, limit: int) -> Att
     """Check these texts, two by two, expecting a refusal."""
     inputs = embedder.tokenizer.encode(texts, details=True)
     with pytest.raises(AttentionTooLargeError) as refused:
-        check_explanations(embedder, inputs, [embedder.pooled_units(item, unit) for item in inputs], unit, limit)
+        explained_units(embedder, inputs, unit, limit)
     return refused.value
 
 
@@ -50,9 +50,10 @@ def test_only_ways_out_that_fit_are_named(
 
 @pytest.mark.parametrize(("unit", "limit"), [("token", 55), ("word", 21)])
 def test_exactly_the_limit_passes(embedder: Embedder, unit: Unit, limit: int) -> None:
-    """The limit itself is allowed."""
+    """The limit itself is allowed, and the units are those of each text."""
     inputs = embedder.tokenizer.encode(TEXTS, details=True)
-    check_explanations(embedder, inputs, [embedder.pooled_units(item, unit) for item in inputs], unit, limit)
+    units = explained_units(embedder, inputs, unit, limit)
+    assert units == [embedder.pooled_units(item, unit) for item in inputs]
 
 
 def test_heads_are_counted_over_all_texts() -> None:

@@ -110,6 +110,14 @@ async def test_what_is_refused(server: Served, body: dict[str, Any], param: str)
     assert server.embedder.batches == []
 
 
+async def test_a_model_without_maps(server: Served) -> None:
+    """A model that cannot give its attention is 501 before anything is run."""
+    server.embedder.gives_attention = False
+    response = await server.post("/attention/heads", {"texts": TEXTS})
+    assert_problem(response, 501, "attention_not_supported", "model")
+    assert server.embedder.batches == []
+
+
 async def test_empty_texts_beside_others_are_welcome(server: Served) -> None:
     """A text of special tokens alone adds no row where those are left out."""
     with_empty = await compare(server, ["", "hello world", ""], special="renormalize")
