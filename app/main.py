@@ -23,7 +23,7 @@ from app.middleware import RequestRecord
 from app.openapi import describe
 from app.problems import install_handlers
 from app.requests import install_client_gone
-from app.routes import attention, encode, health
+from app.routes import attention, encode, health, viewer
 from app.service import Limits, ServedModel, Service
 from app.settings import Settings
 from app.state import ServerState
@@ -92,7 +92,7 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
     FastAPI
         Its ``state.server`` is a :class:`~app.state.ServerState`; not ready before its lifespan has begun.
     """
-    routers = [encode.router, attention.router, health.router]
+    routers = [encode.router, attention.router, health.router, *([viewer.router] if settings.viewer else [])]
     routes = {str(getattr(route, "path", "")) for router in routers for route in router.routes}
     metrics = Metrics(routes=sorted(routes), error_codes=error_codes())
     state = ServerState(metrics, settings.max_body_bytes)
