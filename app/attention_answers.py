@@ -106,8 +106,9 @@ def row_sum_tolerance(options: AttentionOptions, num_keys: int, form: str) -> fl
         error = 2.0**-11 + num_keys * 2.0**-25  # relative, and where float16 has no more exponents absolute
     else:
         error = 0.0
-    digits = 1 - int(np.floor(np.log10(error + ROW_SUM_ERROR)))
-    return float(np.ceil((error + ROW_SUM_ERROR) * 10.0**digits)) / 10.0**digits
+    bound = error + ROW_SUM_ERROR
+    scale = 10.0 ** (1 - np.floor(np.log10(bound)))
+    return float(np.ceil(bound * scale - 1e-9) / scale)  # 1e-9: a whole number in decimals is none in binary
 
 
 class _Writer:
