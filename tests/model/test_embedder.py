@@ -500,6 +500,18 @@ def test_only_the_mean_is_explained(folder: Path, flag: str, mode: str) -> None:
     assert caught.value.param == "explain"
 
 
+def test_an_explanation_needs_states_and_tables(tiny: Embedder) -> None:
+    """A row without token states, and units of a text without its token table, are errors and no empty maps."""
+    text, detailed = tiny.tokenizer.encode(["cat"])[0], tiny.tokenizer.encode(["cat"], details=True)[0]
+    [bare], [full] = tiny.run([text], [OutputSpec()]), tiny.run([text], [OutputSpec(token_states=True)])
+    assert tiny.similarity_map([text, text], [full, full], None).shape == (3, 3)
+    with pytest.raises(ValueError, match="token states"):
+        tiny.similarity_map([text, text], [full, bare], None)
+    assert tiny.pooled_units(detailed, "token").num_units == 3
+    with pytest.raises(ValueError, match="details"):
+        tiny.pooled_units(text, "token")
+
+
 @pytest.mark.parametrize("activation", ["tanh", "relu", "gelu", "sigmoid", "silu"])
 def test_only_linear_layers_are_explained(folder: Path, activation: str) -> None:
     """A dense layer with an activation is refused by its number and the activation, wherever it stands."""

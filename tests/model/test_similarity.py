@@ -123,6 +123,12 @@ def test_what_is_not_pooled_has_no_unit(unit: str, tokens: list[int]) -> None:
     assert len(units.members) == 5
 
 
+def test_pooling_may_begin_inside_a_word() -> None:
+    """Where the end of a prompt falls into a word, the pieces that are pooled are the word's unit."""
+    units = units_among(TABLE, range(4, 8), "word")
+    assert (units.tokens, units.words, units.members) == ([4, 6, 7], [0, 1, None], [0, 0, 1, 2])
+
+
 def test_blocks_are_summed() -> None:
     """A merged entry is the sum of its block; nothing else changes, and the sum of all stays."""
     values = draw(8, 5).astype(np.float64)
