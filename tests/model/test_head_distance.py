@@ -19,7 +19,8 @@ def draw_maps(layers: int, heads: int, length: int, seed: int = 0) -> FloatArray
     """Attention as peaked as real heads are: softmax of wide normal scores."""
     scores = 4 * np.random.default_rng(seed).standard_normal((layers, heads, length, length))
     weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
+    maps: FloatArray = (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
+    return maps
 
 
 def slow_distances(texts: list[FloatArray], hidden: list[list[bool]] | None = None) -> WideArray:
@@ -134,7 +135,8 @@ def test_without_a_row_there_is_nothing_to_compare() -> None:
 
 def points_to_distances(points: WideArray) -> WideArray:
     """Distances of points in space."""
-    return np.linalg.norm(points[:, None] - points[None], axis=-1)
+    distances: WideArray = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    return distances
 
 
 def slow_linkage(distances: WideArray) -> list[tuple[frozenset[int], float]]:

@@ -39,7 +39,7 @@ def slow_map(
         return vector[:dimensions]
 
     u, v = [share(state) for state in first], [share(state) for state in second]
-    length = float(np.linalg.norm(sum(u) / len(u)) * np.linalg.norm(sum(v) / len(v)))  # type: ignore[arg-type]
+    length = float(np.linalg.norm(sum(u) / len(u)) * np.linalg.norm(sum(v) / len(v)))
     return np.array([[a @ b / (len(u) * len(v) * length) for b in v] for a in u])
 
 

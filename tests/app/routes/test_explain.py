@@ -187,13 +187,3 @@ async def test_turns_change_nothing(serve: Serve) -> None:
     for one, other in zip(whole["explanations"], turns["explanations"], strict=True):
         np.testing.assert_allclose(one["values"], other["values"], atol=1e-5)
         assert one["a"] == other["a"]
-
-
-async def test_nothing_is_held_for_those_who_do_not_ask(server: Served) -> None:
-    """A model that explains is asked for token states by nobody else."""
-    asked: list[Any] = []
-    run = server.embedder.run
-    server.embedder.run = lambda inputs, specs: (asked.extend(specs), run(inputs, specs))[1]  # type: ignore[method-assign]
-    await server.post("/similarity", {"pairs": PAIRS})
-    await server.encode("a")
-    assert not any(spec.token_states for spec in asked)
