@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
-import orjson
 import pytest
 
 from app.answers import CONTENT_TYPES, MEDIA_TYPES, negotiate, num_values
