@@ -85,9 +85,10 @@ def num_attention_values(row: Row) -> int:
     if attended is None:
         return 0
     sparse = attended.sparse
-    arrays = (attended.maps, attended.kept_mass, attended.rollout, *(attended.stats or {}).values())
+    arrays = (attended.maps, attended.kept_mass, attended.rollout, attended.rollout_kept_mass)
     thin = 0 if sparse is None else 2 * sparse.weight.size + sparse.row_sum.size
-    return thin + sum(array.size for array in arrays if array is not None)
+    statistics = sum(values.size for values in (attended.stats or {}).values())
+    return thin + statistics + sum(array.size for array in arrays if array is not None)
 
 
 def rest_of_rows(sparse: SparseMaps, weight: NDArray[np.floating[Any]]) -> NDArray[np.float64]:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from app.errors import AttentionTooLargeError
 from model.contract import AttentionSelection, EncodeInput, SpecialMode, Unit
-from model.maps import STATISTICS, num_units
+from model.head_statistics import STATISTICS
+from model.maps import num_units
 
 MAX_WAYS_OUT = 3
 MAX_CHANGES = 3

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from model.attention import WantedMaps
 from model.contract import AttentionSelection, FloatArray, SparseMaps, TextAttention, TokenTable
+from model.head_statistics import head_statistics
 from model.maps import (
     Units,
-    head_statistics,
     hide,
     largest_weights,
     mean_of_pieces,

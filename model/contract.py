@@ -250,7 +250,7 @@ class TextAttention:
     kept_mass : array, shape (layers, heads, n), float32
         What each row of the maps kept when special tokens left.
     stats : mapping of str to array, shape (layers, heads), float32
-        :data:`model.maps.STATISTICS`; NaN where one has no meaning.
+        :data:`model.head_statistics.STATISTICS`; NaN where one has no meaning.
     rollout : array, shape (n, n), float32
     rollout_kept_mass : array, shape (n,), float32
     """

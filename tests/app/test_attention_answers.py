@@ -253,7 +253,7 @@ def test_the_cost_of_writing_counts_every_number() -> None:
     """Whole maps, thin ones, masses, statistics and rollout; a text without attention costs nothing."""
     assert num_attention_values(Row()) == 0
     selection = replace(ALL, special="mask", stats=True, rollout=ROLLOUT)
-    whole = 6 * 36 + 6 * 6 + 6 * 11 + 36
+    whole = 6 * 36 + 6 * 6 + 6 * 11 + 36 + 6
     assert num_attention_values(Row(attended=collect(selection))) == whole
     thin = replace(selection, top_k=2)
     assert num_attention_values(Row(attended=collect(thin))) == whole - 6 * 36 + 6 * 6 * 5

@@ -25,7 +25,7 @@ from app.errors import (
     RequestTooLargeError,
 )
 from app.worker import Worker
-from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row
+from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row, SparseMaps, TextAttention
 from model.errors import TokenIdError
 from tests.doubles import FakeClock, GatedRunner, RecordingObserver, echo_rows, make_input, marks
 
@@ -605,6 +605,35 @@ async def test_the_rows_are_counted_before_any_is_delivered(change: Callable[[li
     bench.runner.open()
     assert [marks(await within(task)) for task in tasks] == [[0], [1], [2]]
     assert bench.observer.num_failed == 1
+
+
+def attended(name: str, spoilt: np.ndarray) -> TextAttention:
+    """Attention of which one part is spoilt; statistics without meaning are NaN in any answer."""
+    none = {"entropy": np.array([[np.nan]], dtype=np.float32)}
+    if name != "row_sum":
+        return TextAttention(stats=none, **{name: spoilt})
+    places = np.zeros(1, np.int32)
+    return TextAttention(stats=none, sparse=SparseMaps((1, 1, 2, 2), places, places, np.ones(1, np.float32), spoilt))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.5])
+@pytest.mark.parametrize("name", ["kept_mass", "rollout", "row_sum"])
+async def test_attention_that_is_not_finite_is_withheld(name: str, value: float) -> None:
+    """Nor does a NaN leave in what is made of maps; statistics that have no meaning are no such fault."""
+
+    def answer(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+        rows = echo_rows(inputs, specs)
+        rows[0].attended = attended(name, np.array([0.0, value], dtype=np.float32))
+        return rows
+
+    bench = Bench(GatedRunner(answer))
+    bench.runner.open()
+    asked = await bench.call(make_input(5, mark=3))
+    if value == 0.5:
+        assert marks(await within(asked)) == [3]
+    else:
+        with pytest.raises(NonFiniteError):
+            await within(asked)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -123,8 +123,6 @@ def test_what_is_counted_is_what_is_sent(changes: dict[str, Any], num_words: int
             collector.take(layer, maps[layer, heads])
     found = collector.finish()
     sent = num_attention_values(Row(attended=found))
-    if found.rollout_kept_mass is not None:
-        sent += found.rollout_kept_mass.size
     counted = count(selection, text)
     assert sent <= counted if selection.maps and selection.min_weight else sent == counted
     assert computed == selection.num_values(text.num_tokens)

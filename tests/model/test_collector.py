@@ -12,9 +12,8 @@ from torch import Tensor
 
 from model.collector import AttentionCollector
 from model.contract import AttentionSelection, RolloutSelection, TextAttention, TokenTable
+from model.head_statistics import STATISTICS, head_statistics
 from model.maps import (
-    STATISTICS,
-    head_statistics,
     hide,
     mean_of_pieces,
     membership,

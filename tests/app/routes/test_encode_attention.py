@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.schemas.encode import EncodeResponse
 from app.settings import ModelSpec
-from model.maps import STATISTICS
+from model.head_statistics import STATISTICS
 from tests.app.conftest import Serve, Served
 from tests.app.routes.test_encode import HEADS, LAYERS, MAX_LENGTH, SAFETENSORS, TEXTS, assert_problem, maps_of
 from tests.model.folders import byte_level
