@@ -8,6 +8,7 @@ Pieces of pre-tokenizers are no words by themselves: BERT's makes three of "don'
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -73,7 +74,19 @@ def words_of(
             span = spans[keys[key]]
             spans[keys[key]] = Span(min(span.start, start), max(span.end, end))
         words.append(keys[key])
-    return spans, words
+    return [_with_marks(text, spans, index) for index in range(len(spans))], words
+
+
+def _with_marks(text: str, spans: Sequence[Span], index: int) -> Span:
+    """Widen a word that was cut over the marks behind it that no token covers: tokenizers that strip accents drop them.
+
+    A run that was not cut ends at white space, which is no mark.
+    """
+    start, end = spans[index].start, spans[index].end
+    bound = spans[index + 1].start if index + 1 < len(spans) else len(text)
+    while end < bound and unicodedata.category(text[end]).startswith("M"):
+        end += 1
+    return Span(start, end)
 
 
 def _runs_until(text: str, last: int) -> list[Span]:

@@ -97,6 +97,14 @@ def test_empty_spans_belong_to_the_word_that_begins_there() -> None:
     assert words("  a", [(0, 0)], [0]) == (["a"], [0])
 
 
+def test_a_cut_word_keeps_its_marks() -> None:
+    """Where a voicing mark was stripped, it is of the kana before it; where it has a token, of that token's word."""
+    ga_ki = "か\u3099き\u3099"
+    assert words(ga_ki, [(0, 1), (2, 3)], [0, 1]) == (["か\u3099", "き\u3099"], [0, 1])
+    assert words(ga_ki, [(0, 1), (1, 2), (2, 3)], [0, 1, 2])[0] == ["か", "\u3099", "き\u3099"]
+    assert words("日\u3099 cafe\u0301", [(0, 1), (3, 7)], [0, 1])[0] == ["日\u3099", "cafe\u0301"]
+
+
 def test_a_run_without_a_token_is_no_word() -> None:
     """What truncation cut away, or a tokenizer dropped, is not listed."""
     assert words("the cat sat", [(0, 3), (8, 11)], [0, 1]) == (["the", "sat"], [0, 1])
