@@ -17,9 +17,26 @@ class SimilarityRequest(TextOptions):
             "oneOf": [
                 {
                     "required": ["texts"],
-                    "properties": {"texts": {"type": "array"}, "pairs": {"type": "null"}, "explain": {"const": False}},
+                    "properties": {
+                        "texts": {"type": "array"},
+                        "pairs": {"type": "null"},
+                        "explain": {"const": False},
+                        "unit": False,
+                    },
                 },
-                {"required": ["pairs"], "properties": {"pairs": {"type": "array"}, "texts": {"type": "null"}}},
+                {
+                    "required": ["pairs"],
+                    "properties": {
+                        "pairs": {"type": "array"},
+                        "texts": {"type": "null"},
+                        "explain": {"const": False},
+                        "unit": False,
+                    },
+                },
+                {
+                    "required": ["pairs", "explain"],
+                    "properties": {"pairs": {"type": "array"}, "texts": {"type": "null"}, "explain": {"const": True}},
+                },
             ]
         }
     )
@@ -32,7 +49,7 @@ class SimilarityRequest(TextOptions):
     )
     dimensions: Dimensions | None = Field(None, description="Compare the first so many dimensions; null = all.")
     explain: bool = Field(False, description="With pairs: what each pair of tokens adds to the cosine.")
-    unit: Literal["token", "word"] = Field("token", description="What a row and a column of an explanation stand for.")
+    unit: Literal["token", "word"] = Field("token", description="With explain: what a row and a column stand for.")
 
     @field_validator("explain")
     @classmethod
@@ -40,6 +57,14 @@ class SimilarityRequest(TextOptions):
         if explain and info.data.get("texts") is not None:
             raise ValueError("goes with pairs, not with texts")
         return explain
+
+    @field_validator("unit")
+    @classmethod
+    def _only_of_explanations(cls, unit: str, info: ValidationInfo) -> str:
+        # Runs only where a unit was sent; an explain that is itself at fault is missing here, and is what gets named.
+        if info.data.get("explain") is False:
+            raise ValueError("goes with explain")
+        return unit
 
     @model_validator(mode="after")
     def _one_of_two(self) -> SimilarityRequest:

@@ -68,7 +68,8 @@ async def test_maps_sum_to_the_similarity(serve: Serve, dtype: str, fields: dict
     """The values sum to the similarity beside them, and to that of the same request without explain, within 1e-6."""
     async with serve(dtype=dtype) as server:
         body = await explain(server, PAIRS, **fields)
-        plain = (await server.post("/similarity", {"pairs": PAIRS, **fields})).json()
+        plain_fields = {name: value for name, value in fields.items() if name != "unit"}
+        plain = (await server.post("/similarity", {"pairs": PAIRS, **plain_fields})).json()
     assert {name: body[name] for name in ("num_tokens", "truncated")} == {
         name: plain[name] for name in ("num_tokens", "truncated")
     }
@@ -136,6 +137,17 @@ async def test_explanations_are_of_pairs(server: Served) -> None:
     plain = await server.post("/similarity", {"pairs": PAIRS, "explain": False})
     assert "explanations" not in plain.json()
     assert plain.json() == (await server.post("/similarity", {"pairs": PAIRS})).json()
+
+
+@pytest.mark.parametrize("body", [{"pairs": PAIRS}, {"pairs": PAIRS, "explain": False}, {"texts": ["a", "b"]}])
+async def test_a_unit_without_an_explanation(server: Served, body: dict[str, Any]) -> None:
+    """There is nothing that unit could change: 422 names it, before any work."""
+    for unit in ("token", "word"):
+        problem = assert_problem(
+            await server.post("/similarity", {**body, "unit": unit}), 422, "invalid_request", "unit"
+        )
+        assert problem["detail"] == "unit: goes with explain"
+    assert server.embedder.batches == []
 
 
 async def test_too_many_values(serve: Serve) -> None:

@@ -43,11 +43,35 @@ def test_an_explanation_is_of_pairs() -> None:
     assert finding["loc"] == ("explain",)
 
 
-@pytest.mark.parametrize("fields", [{"explain": 1}, {"explain": None}, {"unit": "piece"}, {"unit": None}, {"top": 3}])
-def test_what_is_no_option(fields: dict[str, Any]) -> None:
-    """Nothing is coerced, and an unknown field is an error."""
-    with pytest.raises(ValidationError):
+@pytest.mark.parametrize("unit", ["token", "word"])
+@pytest.mark.parametrize("rest", [{"pairs": [["a", "b"]]}, {"pairs": [["a", "b"]], "explain": False}, {"texts": ["a"]}])
+def test_a_unit_is_of_an_explanation(unit: str, rest: dict[str, Any]) -> None:
+    """Unit goes with explain, wherever it stands in the body; without, the finding names the field."""
+    for body in ({**rest, "unit": unit}, {"unit": unit, **rest}):
+        with pytest.raises(ValidationError) as refused:
+            SimilarityRequest.model_validate_json(json.dumps(body))
+        [finding] = refused.value.errors()
+        assert finding["loc"] == ("unit",)
+    explained = {"unit": unit, "pairs": [["a", "b"]], "explain": True}
+    assert SimilarityRequest.model_validate_json(json.dumps(explained)).unit == unit
+
+
+@pytest.mark.parametrize(
+    ("fields", "at_fault"),
+    [
+        ({"explain": 1}, "explain"),
+        ({"explain": None}, "explain"),
+        ({"explain": "true", "unit": "word"}, "explain"),
+        ({"explain": True, "unit": "piece"}, "unit"),
+        ({"explain": True, "unit": None}, "unit"),
+        ({"explain": True, "top": 3}, "top"),
+    ],
+)
+def test_what_is_no_option(fields: dict[str, Any], at_fault: str) -> None:
+    """Nothing is coerced, and an unknown field is an error; only the field at fault is named."""
+    with pytest.raises(ValidationError) as refused:
         SimilarityRequest.model_validate_json(json.dumps({"pairs": [["a", "b"]], **fields}))
+    assert [finding["loc"] for finding in refused.value.errors()] == [(at_fault,)]
 
 
 def test_a_request_is_strict() -> None:
