@@ -84,6 +84,79 @@ def test_attention_is_the_references(server: Server, reference: dict[str, Any]) 
         np.testing.assert_allclose(maps.sum(axis=-1), 1, atol=TOLERANCE)
 
 
+def test_what_is_made_of_maps_is_made_of_the_references(server: Server, reference: dict[str, Any]) -> None:
+    """Rollout, statistics, sparse rows and maps without special tokens agree with those of eager attention's maps."""
+    asked = [int(name.removeprefix("attention_")) for name in reference if name.startswith("attention_")]
+    asked.remove(TYPED_SPECIAL)
+    attention = {"layers": "all", "stats": True, "rollout": {}, "special": "renormalize", "top_k": 3, "digits": 7}
+    body = server.encode([TEXTS[index] for index in asked], attention=attention)
+    for entry, index in zip(body["attention"], asked, strict=True):
+        maps = reference[f"attention_{index}"].astype(np.float64)
+        n = maps.shape[-1] - 2
+        inner = maps[..., 1:-1, 1:-1]
+        mass = inner.sum(-1, keepdims=True)
+        rows = inner / mass
+        np.testing.assert_allclose(entry["maps"]["kept_mass"], mass[..., 0], atol=TOLERANCE, rtol=0)
+        weights = [row for layer in entry["maps"]["sparse"]["weight"] for head in layer for row in head]
+        expected = -np.sort(-rows, axis=-1)[..., :3].reshape(72 * n, min(3, n))
+        np.testing.assert_allclose(np.reshape(weights, expected.shape), expected, atol=5 * TOLERANCE, rtol=1e-3)
+        joint = np.eye(n + 2)
+        for layer in maps:
+            joint = (np.eye(n + 2) + layer.mean(0)) / 2 @ joint
+        kept = joint[1:-1, 1:-1]
+        rollout = entry["rollout"]
+        np.testing.assert_allclose(rollout["kept_mass"], kept.sum(-1), atol=TOLERANCE, rtol=0)
+        np.testing.assert_allclose(np.reshape(rollout["values"], (n, n)), kept / kept.sum(-1, keepdims=True), atol=1e-4)
+        if not n:
+            assert entry["stats"]["to_sep"][0][0] is None
+            continue
+        stats = {name: np.array(entry["stats"][name]) for name in ("entropy", "confidence", "to_cls", "to_sep")}
+        entropy = -np.where(rows > 0, rows * np.log(np.where(rows > 0, rows, 1)), 0).sum(-1)
+        np.testing.assert_allclose(stats["entropy"], entropy.mean(-1), atol=1e-3)
+        np.testing.assert_allclose(stats["confidence"], rows.max(-1).mean(-1), atol=1e-3)
+        np.testing.assert_allclose(stats["to_cls"], maps[..., 1:-1, 0].mean(-1), atol=TOLERANCE, rtol=0)
+        np.testing.assert_allclose(stats["to_sep"], maps[..., 1:-1, -1].mean(-1), atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("unit", "long", "mark", "word"),
+    [
+        ("codepoint", (4, 16), (21, 22), (17, 22)),
+        ("utf16", (6, 18), (23, 24), (19, 24)),
+        ("byte", (12, 24), (30, 31), (25, 31)),
+    ],
+)
+def test_offsets_behind_an_emoji(
+    server: Server, unit: str, long: tuple[int, int], mark: tuple[int, int], word: tuple[int, int]
+) -> None:
+    """22 code points are 24 UTF-16 units and 31 bytes: tokens and words stand where their text does."""
+    [entry] = server.encode("👩\u200d🚀 Unbelievable café!", attention={"maps": False, "offset_unit": unit})[
+        "attention"
+    ]
+    tokens = entry["tokens"]
+    spans = dict(zip(tokens["text"], zip(tokens["start"], tokens["end"], strict=True), strict=True))
+    assert (spans["unbelievable"], spans["!"]) == (long, mark)
+    assert (entry["words"]["start"][-1], entry["words"]["end"][-1]) == word
+    assert entry["words"]["text"] == ["👩\u200d🚀", "Unbelievable", "café!"]
+
+
+def test_memory_of_maps_comes_back(server: Server) -> None:
+    """Long texts with whole maps of all layers, statistics and rollout: once warm, more of them add next to nothing."""
+    texts = ["unbelievable " * MAX_LENGTH] * 4
+    attention = {"layers": "all", "stats": True, "rollout": {}}
+    body = {"texts": texts, "attention": attention}
+
+    def some() -> float:
+        for _ in range(int(8 * TEST_SCALE)):
+            response = server.client.post("/encode", json=body, headers={"Accept": "application/vnd.safetensors"})
+            assert response.status_code == 200
+            assert len(response.content) > 2 * 4 * 72 * MAX_LENGTH**2
+        return server.sample("process_resident_memory_bytes")
+
+    first, second, third = some(), some(), some()
+    assert min(second, third) < first + 80e6  # one request holds 75 MB of maps, and its answer 38 MB
+
+
 def test_typed_special_tokens_are_text(server: Server, reference: dict[str, Any]) -> None:
     """By default what a user types is text: no token of it is special, and the sentence keeps its structure."""
     body = server.encode(TEXTS[TYPED_SPECIAL], attention={})
@@ -102,8 +175,10 @@ def test_typed_special_tokens_can_be_parsed(parsing_server: Server, reference: d
     np.testing.assert_allclose(body["embeddings"][0], reference["embeddings"][TYPED_SPECIAL], atol=TOLERANCE, rtol=0)
     maps = np.frombuffer(base64.b64decode(entry["maps"]["data"]), "<f4").reshape(entry["maps"]["shape"])
     np.testing.assert_allclose(maps, reference[f"attention_{TYPED_SPECIAL}"], atol=TOLERANCE, rtol=0)
-    # what the template added is special, what was typed is not
+    # what the template added is special, what was typed is not, and stays where special tokens leave
     assert entry["tokens"]["special"] == [True, *[False] * (len(maps[0, 0]) - 2), True]
+    [hidden] = parsing_server.encode(TEXTS[TYPED_SPECIAL], attention={**attention, "special": "mask"})["attention"]
+    assert hidden["maps"]["units"]["token"] == list(range(1, len(maps[0, 0]) - 1))
 
 
 def test_variables_of_kubernetes_are_ignored(parsing_server: Server) -> None:

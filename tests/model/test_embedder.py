@@ -20,7 +20,7 @@ from model.errors import (
     PromptError,
     TextTooLongError,
 )
-from tests.model.answers import MINILM, cosines
+from tests.model.answers import MINILM, cosines, minilm_answers
 from tests.model.folders import CONFIG, bert_tensors, write_bert, write_dense, write_json, write_modules
 
 TEXTS = ["the cat sat", "dog", "", "the dog sat. the cat sat!", "a b c d e f g", "cat"]
@@ -114,6 +114,24 @@ def test_maps_in_bfloat16_are_exact_rows(minilm_bfloat16: Embedder, long_texts: 
         assert row.attention is not None
         assert row.attention.dtype == np.float32
         np.testing.assert_allclose(row.attention.sum(-1, dtype=np.float64), 1, rtol=0, atol=1e-5)
+
+
+def test_maps_in_bfloat16_are_near_those_of_float32(minilm: Embedder, minilm_bfloat16: Embedder) -> None:
+    """What bfloat16 does to the queries and keys of all layers moves a weight as little as docs/api.md says."""
+    answers = minilm_answers()
+    inputs = minilm.tokenizer.encode([answer.text for answer in answers], details=True)
+    spec = OutputSpec(attention=everything(minilm, special="keep", unit="token"))
+    largest, moved = 0.0, []
+    for item in inputs:
+        [exact], [rough] = (embedder.run([item], [spec]) for embedder in (minilm, minilm_bfloat16))
+        assert exact.attention is not None
+        assert rough.attention is not None
+        difference = np.abs(exact.attention - rough.attention)
+        largest = max(largest, float(difference.max()))
+        moved.append(float(difference.mean()))
+        np.testing.assert_allclose(rough.attended.rollout, exact.attended.rollout, rtol=0, atol=0.005)
+    assert 1e-4 < largest < 0.05
+    assert np.mean(moved) < 1e-3
 
 
 @pytest.mark.parametrize("length", [1, 40])
