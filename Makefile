@@ -66,9 +66,10 @@ check-long: $(DEV)/.ready weights ## end-to-end tests at soak size, by hand (abo
 check-gpu: $(DEV)/.ready weights ## reference tests on a CUDA device
 	@$(DEV)/bin/pytest -m cuda $(ARGS)
 
-bench: $(ORACLE)/.ready weights ## speed of the library and of the server, next to sentence-transformers
+bench: $(ORACLE)/.ready weights ## speed of the library and of the server, next to sentence-transformers; what attention costs
 	@$(ORACLE)/bin/python -m bench.library
 	@$(ORACLE)/bin/python -m bench.server
+	@$(ORACLE)/bin/python -m bench.attention
 
 train-demo: $(TRAINING)/.ready weights ## train a small encoder from 5,000 sentences, in under ten minutes on two cores
 	@$(TRAINING)/bin/python -m training.demo build/demo
