@@ -24,7 +24,7 @@ from app.openapi import describe
 from app.problems import install_handlers
 from app.requests import install_client_gone
 from app.routes import attention, encode, health, viewer
-from app.service import Limits, ServedModel, Service
+from app.service import ServedModel, Service
 from app.settings import Settings
 from app.state import ServerState
 from app.version import VERSION

@@ -152,8 +152,8 @@ class SparseRows(BaseModel):
     rest: list[list[list[float]]] | str = Field(description="Sum of what was left out of each row; base64 of float32.")
 
 
-class Encoded(BaseModel):
-    """Beside numbers in base64."""
+class Base64Numbers(BaseModel):
+    """How numbers stand in base64; dtype, order and endian also beside those of a binary answer."""
 
     data: str | None = Field(None, description="With encoding base64.")
     dtype: Literal["float16", "float32"] | None = Field(None, description="With encoding base64.")
@@ -161,7 +161,7 @@ class Encoded(BaseModel):
     endian: Literal["little"] | None = Field(None, description="With encoding base64.")
 
 
-class Maps(Encoded):
+class Maps(Base64Numbers):
     """Attention weights of one text. Row = query (who looks), column = key (looked at)."""
 
     layers: list[int] = Field(description="True layer numbers, in the order asked.")
@@ -206,7 +206,7 @@ class Stats(BaseModel):
     kept_mass: Statistic | None = Field(None, description="Where special tokens are left out.")
 
 
-class Rollout(Encoded):
+class Rollout(Base64Numbers):
     """Attention multiplied through the layers, (n, n): row = token of the last layer, column = token of the input."""
 
     residual: float
