@@ -1,96 +1,87 @@
-/** From the maps of a layer to what is drawn: means, special tokens, words, filters, edges. No document needed. */
+/** From the maps of a layer to what is drawn: means, special tokens, words, filters, edges. */
 
 /** Averages the maps of `heads` heads, each n x n. */
 export function meanHeads(maps, heads, n) {
-  const size = n * n, out = new Float32Array(size);
-  for (let at = 0; at < heads * size; at++) out[at % size] += maps[at] / heads;
-  return out;
+	const size = n * n, out = new Float32Array(size);
+	for (let at = 0; at < heads * size; at++) out[at % size] += maps[at] / heads;
+	return out;
 }
 
 /**
- * Makes the matrix that is drawn from a map over tokens (n x n, row = query).
- *
- * Order: special tokens first (their rows and columns leave; "renormalise" then divides each row by what it kept, and a
- * row that kept nothing stays 0), then words (pieces of a key are summed, pieces of a query averaged, so that rows keep
- * their sums), then the filter ("ab": queries of the first text, keys of the second).
- * Returns { rows, columns (unit indices), values (Float32Array), kept (share of each row, or null), signed, domain }.
+ * The matrix that is drawn of a map (n x n, row = query): { rows, columns (units), values, kept (of each row), ... }.
+ * Special tokens leave first, and "renormalize" divides each row by what it kept; then the pieces of a key are summed and
+ * those of a query averaged, so that rows keep their sums; then the filter ("ab": from the first text to the second).
  */
 export function buildView(map, n, units, special, filter) {
-  const wanted = (letter) => [...units.keys()].filter((unit) => filter === "all" || units[unit].segment === "ab".indexOf(letter));
-  const rows = wanted(filter[0]), columns = wanted(filter[1]), width = columns.length;
-  const columnOf = new Int32Array(n).fill(-1), isKept = new Uint8Array(n);
-  for (const unit of units) for (const token of unit.tokens) isKept[token] = 1;
-  columns.forEach((unit, column) => units[unit].tokens.forEach((token) => { columnOf[token] = column; }));
-  const values = new Float32Array(rows.length * width), kept = special === "keep" ? null : new Float32Array(rows.length);
-  rows.forEach((unit, row) => {
-    const queries = units[unit].tokens, base = row * width;
-    for (const query of queries) {
-      const from = query * n;
-      let mass = 0;
-      for (let key = 0; key < n; key++) if (isKept[key]) mass += map[from + key];
-      if (kept) kept[row] += mass / queries.length;
-      const scale = (special === "renormalise" ? (mass > 0 ? 1 / mass : 0) : 1) / queries.length;
-      for (let key = 0; key < n; key++) if (columnOf[key] >= 0) values[base + columnOf[key]] += map[from + key] * scale;
-    }
-  });
-  return { rows, columns, values, kept, signed: false, domain: 1 };
+	const wanted = (letter) => [...units.keys()].filter((unit) => filter === "all" || units[unit].segment === "ab".indexOf(letter));
+	const rows = wanted(filter[0]), columns = wanted(filter[1]), width = columns.length;
+	const columnOf = new Int32Array(n).fill(-1), isKept = new Uint8Array(n);
+	for (const unit of units) for (const token of unit.tokens) isKept[token] = 1;
+	columns.forEach((unit, column) => units[unit].tokens.forEach((token) => { columnOf[token] = column; }));
+	const values = new Float32Array(rows.length * width), kept = special === "keep" ? null : new Float32Array(rows.length);
+	rows.forEach((unit, row) => {
+		const queries = units[unit].tokens, base = row * width;
+		for (const query of queries) {
+			const from = query * n;
+			let mass = 0;
+			for (let key = 0; key < n; key++) if (isKept[key]) mass += map[from + key];
+			if (kept) kept[row] += mass / queries.length;
+			const scale = (special === "renormalize" ? (mass > 0 ? 1 / mass : 0) : 1) / queries.length;
+			for (let key = 0; key < n; key++) if (columnOf[key] >= 0) values[base + columnOf[key]] += map[from + key] * scale;
+		}
+	});
+	return { rows, columns, values, kept, signed: false, domain: 1 };
 }
 
-/**
- * Makes the matrix of a comparison from a number for each pair of tokens: `rowOf` and `columnOf` name each one's unit.
- * Cells of one pair of units are summed, so that the sum of all stays the similarity.
- */
+/** The matrix of a comparison: the numbers of all token pairs of two units are summed. */
 export function buildComparison(cells, rowOf, columnOf) {
-  const rows = [...new Set(rowOf)], columns = [...new Set(columnOf)];
-  const values = new Float32Array(rows.length * columns.length);
-  cells.forEach((line, i) => line.forEach((value, j) => {
-    values[rows.indexOf(rowOf[i]) * columns.length + columns.indexOf(columnOf[j])] += value;
-  }));
-  const domain = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0) || 1;
-  return { rows, columns, values, kept: null, signed: true, domain };
+	const rows = [...new Set(rowOf)], columns = [...new Set(columnOf)];
+	const values = new Float32Array(rows.length * columns.length);
+	cells.forEach((line, i) => line.forEach((value, j) => {
+		values[rows.indexOf(rowOf[i]) * columns.length + columns.indexOf(columnOf[j])] += value;
+	}));
+	const domain = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0) || 1;
+	return { rows, columns, values, kept: null, signed: true, domain };
 }
 
-/** Shrinks a matrix to at most `size` a side, each cell the strongest of its block, so that peaks survive. */
+/** Shrinks a matrix to `size` a side at most, each cell the strongest of its block. */
 export function maxPool(values, rows, columns, size) {
-  const height = Math.min(rows, size), width = Math.min(columns, size);
-  if (height === rows && width === columns) return { values, rows, columns };
-  const out = new Float32Array(height * width);
-  for (let row = 0, at = 0; row < rows; row++) {
-    const base = Math.floor((row * height) / rows) * width;
-    for (let column = 0; column < columns; column++, at++) {
-      const target = base + Math.floor((column * width) / columns);
-      if (Math.abs(values[at]) > Math.abs(out[target])) out[target] = values[at];
-    }
-  }
-  return { values: out, rows: height, columns: width };
+	const height = Math.min(rows, size), width = Math.min(columns, size);
+	if (height === rows && width === columns) return { values, rows, columns };
+	const out = new Float32Array(height * width);
+	for (let row = 0, at = 0; row < rows; row++) {
+		const base = Math.floor((row * height) / rows) * width;
+		for (let column = 0; column < columns; column++, at++) {
+			const target = base + Math.floor((column * width) / columns);
+			if (Math.abs(values[at]) > Math.abs(out[target])) out[target] = values[at];
+		}
+	}
+	return { values: out, rows: height, columns: width };
 }
 
-/**
- * Chooses the lines to draw: of each row the strongest until they hold `mass` of it, and at most `limit` in all.
- * Returns { edges: [{ row, column, weight }] from weak to strong, hidden: how many are not drawn }.
- */
+/** The lines to draw, weak to strong: of each row the strongest, up to `mass` of it, and `limit` in all. */
 export function pruneEdges(view, mass = 0.9, limit = 2000) {
-  const width = view.columns.length, edges = [];
-  view.rows.forEach((_, row) => {
-    const line = view.values.subarray(row * width, (row + 1) * width), sizes = line.map(Math.abs).sort();
-    const total = sizes.reduce((sum, size) => sum + size, 0);
-    let least = Infinity;
-    for (let at = width - 1, kept = 0; at >= 0 && kept < mass * total; at--) kept += least = sizes[at];
-    line.forEach((weight, column) => { if (weight && Math.abs(weight) >= least) edges.push({ row, column, weight }); });
-  });
-  edges.sort((one, other) => Math.abs(one.weight) - Math.abs(other.weight));
-  const shown = edges.slice(-limit);
-  return { edges: shown, hidden: view.values.length - shown.length };
+	const width = view.columns.length, edges = [];
+	view.rows.forEach((_, row) => {
+		const line = view.values.subarray(row * width, (row + 1) * width), sizes = line.map(Math.abs).sort();
+		const total = sizes.reduce((sum, size) => sum + size, 0);
+		let least = Infinity;
+		for (let at = width - 1, kept = 0; at >= 0 && kept < mass * total; at--) kept += least = sizes[at];
+		line.forEach((weight, column) => { if (weight && Math.abs(weight) >= least) edges.push({ row, column, weight }); });
+	});
+	edges.sort((one, other) => Math.abs(one.weight) - Math.abs(other.weight));
+	const shown = edges.slice(-limit);
+	return { edges: shown, hidden: view.values.length - shown.length };
 }
 
-/** The cells of a row, or where `row` is -1 of a column: Float32Array. */
+/** The cells of a row, or of a column where `row` is -1. */
 export function lineOf({ rows, columns, values }, row, column) {
-  const width = columns.length;
-  return row >= 0 ? values.subarray(row * width, (row + 1) * width) : Float32Array.from(rows, (_, at) => values[at * width + column]);
+	const width = columns.length;
+	return row >= 0 ? values.subarray(row * width, (row + 1) * width) : Float32Array.from(rows, (_, at) => values[at * width + column]);
 }
 
-/** The `limit` strongest of a line: [{ at, value }]. */
+
 export function strongest(line, limit) {
-  return Array.from(line, (value, at) => ({ at, value }))
-    .sort((one, other) => Math.abs(other.value) - Math.abs(one.value)).slice(0, limit);
+	return Array.from(line, (value, at) => ({ at, value }))
+		.sort((one, other) => Math.abs(other.value) - Math.abs(one.value)).slice(0, limit);
 }
