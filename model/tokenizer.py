@@ -16,10 +16,14 @@ from tokenizers import normalizers
 
 from model.contract import EncodeInput, TokenTable, WordTable
 from model.errors import PairError, PromptError, TextTooLongError, TokenIdError
+from model.truncation import Side, cut, cut_ids, longest_first
 from model.words import words_of
 
 Text = str | tuple[str, str]
 """One text, or a pair that is encoded together."""
+
+TokenIds = list[int]
+"""One text as the ids of its tokens, special tokens among them."""
 
 SLICE_CHARACTERS = 65_536
 """So many characters are tokenized together: enough for all threads, and about 20 MB until they are cut to length."""
@@ -101,17 +105,29 @@ class Tokenizer:
         return self.config.prompts[name]
 
     def encode(
-        self, texts: Sequence[Text], *, prompt: str = "", truncate: bool = True, details: bool = False
+        self,
+        texts: Sequence[Text | TokenIds],
+        *,
+        prompt: str = "",
+        truncate: bool = True,
+        side: Side = "right",
+        whole: bool = False,
+        details: bool = False,
     ) -> list[EncodeInput]:
         """Tokenize texts.
 
         Parameters
         ----------
-        texts : sequence of str or (str, str)
+        texts : sequence of str, (str, str) or list of int
+            Token ids are taken as :meth:`from_ids` takes them, without the prompt and without details.
         prompt : str
             Put before each text (before the first of a pair).
         truncate : bool
             Cut what is longer than ``max_length``; pairs lose tokens of the longer text first.
+        side : "left" or "right"
+            Where tokens are cut away: "left" takes them from the beginning, the prompt first.
+        whole : bool
+            Keep every token, however many: to look at, not to encode.
         details : bool
             Fill ``tokens`` and ``words``; without them the fast path of the backend runs.
 
@@ -128,19 +144,30 @@ class Tokenizer:
         prompt_length = self._prompt_length(prompt)
         inputs: list[EncodeInput] = []
         for together in _slices(texts, len(prompt)):
-            firsts = [prompt + (text if isinstance(text, str) else text[0]) for text in together]
-            seconds = [text[1] for text in together if not isinstance(text, str)]
+            spelled = [text for text in together if not isinstance(text, list)]
+            firsts = [prompt + (text if isinstance(text, str) else text[0]) for text in spelled]
+            seconds = [text[1] for text in spelled if not isinstance(text, str)]
             encodings = encode_batch(firsts + seconds, add_special_tokens=False)
-            pairs = iter(encodings[len(firsts) :])
-            for text, first in zip(together, encodings, strict=False):  # behind the first texts are the second ones
-                second = None if isinstance(text, str) else next(pairs)
+            first_texts, second_texts = iter(encodings[: len(firsts)]), iter(encodings[len(firsts) :])
+            for text in together:
                 param = f"texts[{len(inputs)}]"
-                encoding, total = self._assemble(first, second, truncate=truncate, param=param)
-                inputs.append(self._input(encoding, total, text, len(prompt), prompt_length, details=details))
+                if isinstance(text, list):
+                    inputs.append(self.from_ids(text, truncate=truncate, side=side, param=param))
+                    continue
+                first, second = next(first_texts), None if isinstance(text, str) else next(second_texts)
+                before = len(first)
+                encoding, total = self._assemble(first, second, truncate=truncate, side=side, whole=whole, param=param)
+                kept_prompt = prompt_length
+                if side == "left" and prompt_length and len(first) < before:
+                    kept_prompt = _prompt_left(encoding, prompt_length, before - len(first))
+                tokens, words = _tables(encoding, text, len(prompt)) if details else (None, None)
+                inputs.append(EncodeInput(encoding.ids, encoding.type_ids, total, kept_prompt, tokens, words))
         return inputs
 
-    def from_ids(self, ids: Sequence[int], *, truncate: bool = True, param: str = "texts[0]") -> EncodeInput:
-        """Take token ids as they are, special tokens and all.
+    def from_ids(
+        self, ids: Sequence[int], *, truncate: bool = True, side: Side = "right", param: str = "texts[0]"
+    ) -> EncodeInput:
+        """Take token ids as they are, special tokens and all; a cut takes whatever stands at that side.
 
         Raises
         ------
@@ -156,7 +183,7 @@ class Tokenizer:
                 message = f"token id {token} is not in the vocabulary of {self.vocab_size}"
                 raise TokenIdError(message, param=param, limit=self.vocab_size - 1, actual=token)
         self._check_length(len(ids), truncate=truncate, param=param)
-        kept = list(ids[: self.max_length])
+        kept = cut_ids(list(ids), self.max_length, side)
         return EncodeInput(kept, [0] * len(kept), len(ids))
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -175,7 +202,14 @@ class Tokenizer:
             )
 
     def _assemble(
-        self, first: tokenizers.Encoding, second: tokenizers.Encoding | None, *, truncate: bool, param: str
+        self,
+        first: tokenizers.Encoding,
+        second: tokenizers.Encoding | None,
+        *,
+        truncate: bool,
+        side: Side,
+        whole: bool,
+        param: str,
     ) -> tuple[tokenizers.Encoding, int]:
         """Cut to length and add the special tokens; returns the encoding and the tokens before the cut."""
         num_special = self._backend.num_special_tokens_to_add(is_pair=second is not None)
@@ -191,13 +225,13 @@ class Tokenizer:
         if not total:
             message = "the text gives no token, and the model's tokenizer adds none of its own"
             raise TokenIdError(message, param=param, limit=1, actual=0)
-        self._check_length(total, truncate=truncate, param=param)
-        excess = total - self.max_length
-        if excess > 0:
+        if not whole:
+            self._check_length(total, truncate=truncate, param=param)
+        if total > self.max_length and not whole:
             kept_first, kept_second = longest_first(lengths[0], lengths[1], self.max_length - num_special)
-            _cut(first, kept_first)
+            cut(first, kept_first, side)
             if second is not None:
-                _cut(second, kept_second)
+                cut(second, kept_second, side)
         return self._backend.post_process(first, second, add_special_tokens=True), total
 
     def _prompt_length(self, prompt: str) -> int:
@@ -211,58 +245,24 @@ class Tokenizer:
         ends_special = bool(encoding.ids) and bool(encoding.special_tokens_mask[-1])
         return len(encoding.ids) - (1 if ends_special else 0)
 
-    def _input(
-        self,
-        encoding: tokenizers.Encoding,
-        total: int,
-        text: Text,
-        prompt_characters: int,
-        prompt_length: int,
-        *,
-        details: bool,
-    ) -> EncodeInput:
-        """Make the record, with its tables where asked."""
-        tokens = words = None
-        if details:
-            tokens, words = _tables(encoding, text, prompt_characters)
-        return EncodeInput(encoding.ids, encoding.type_ids, total, prompt_length, tokens, words)
+
+def _prompt_left(encoding: tokenizers.Encoding, prompt_length: int, num_lost: int) -> int:
+    """Count a prompt's tokens, with the template's before them, when the first ``num_lost`` are cut away."""
+    mask = encoding.special_tokens_mask
+    leading = next((index for index, is_special in enumerate(mask) if not is_special), 0)
+    return prompt_length - num_lost if prompt_length - leading > num_lost else 0
 
 
-def _slices(texts: Sequence[Text], prompt_characters: int) -> Iterator[Sequence[Text]]:
+def _slices(texts: Sequence[Text | TokenIds], prompt_characters: int) -> Iterator[Sequence[Text | TokenIds]]:
     """Split texts into runs that are tokenized together: what an uncut text takes is freed before the next run."""
     begin = characters = 0
     for index, text in enumerate(texts):
-        more = prompt_characters + (len(text) if isinstance(text, str) else len(text[0]) + len(text[1]))
+        more = prompt_characters + (len(text[0]) + len(text[1]) if isinstance(text, tuple) else len(text))
         if index > begin and characters + more > SLICE_CHARACTERS:
             yield texts[begin:index]
             begin, characters = index, 0
         characters += more
     yield texts[begin:]
-
-
-def _cut(encoding: tokenizers.Encoding, length: int) -> None:
-    """Keep the first ``length`` tokens.
-
-    The backend keeps what it cuts off as further pieces of that length, and joins every piece of one text of a pair
-    with every piece of the other: gigabytes, for long texts. A cut forgets the pieces of the cut before it, so that
-    the second cut here leaves one piece of one token.
-    """
-    encoding.truncate(length + 1)
-    encoding.truncate(length)
-
-
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Share ``room`` tokens between two texts: the longer one gives until both are of one length.
-
-    Returns
-    -------
-    tuple of int
-        Tokens kept of the first and of the second text.
-    """
-    if first + second <= room:
-        return first, second
-    shorter = min(first, second, room // 2)
-    return (room - shorter, shorter) if first > second else (shorter, room - shorter)
 
 
 def _tables(encoding: tokenizers.Encoding, text: Text, prompt_characters: int) -> tuple[TokenTable, WordTable]:

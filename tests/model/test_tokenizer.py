@@ -14,7 +14,7 @@ from tokenizers import models, pre_tokenizers
 
 from model.contract import EncodeInput, TokenTable, WordTable
 from model.errors import InputError, PairError, PromptError, TextTooLongError, TokenIdError
-from model.tokenizer import SpecialTokens, Text, Tokenizer, TokenizerConfig, longest_first
+from model.tokenizer import SpecialTokens, Text, Tokenizer, TokenizerConfig
 from tests.model.answers import MINILM, REPOSITORY
 from tests.model.folders import IDS, PIECES, byte_level, wordpiece
 
@@ -266,23 +266,6 @@ def test_a_long_pair_takes_little_memory() -> None:
     assert int(done.stdout) < 20_000  # KiB
 
 
-def slow_longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Take one token at a time from the longer text; of equal ones, from the one that was not longer at first."""
-    kept = [first, second]
-    at_a_tie = 1 if first > second else 0
-    while sum(kept) > room:
-        loser = at_a_tie if kept[0] == kept[1] else kept.index(max(kept))
-        kept[loser] -= 1
-    return kept[0], kept[1]
-
-
-@steady
-@given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 80))
-def test_the_longer_text_loses_tokens_first(first: int, second: int, room: int) -> None:
-    """The room is shared as by a loop that takes tokens one by one."""
-    assert longest_first(first, second, room) == slow_longest_first(first, second, room)
-
-
 @steady
 @given(st.integers(0, 30), st.integers(0, 30))
 def test_pairs_are_cut_as_the_tokenizers_library_cuts_them(first: int, second: int) -> None:
@@ -294,6 +277,78 @@ def test_pairs_are_cut_as_the_tokenizers_library_cuts_them(first: int, second: i
     assert ours.input_ids == theirs.encode(*pair).ids
     assert ours.token_type_ids == theirs.encode(*pair).type_ids
     assert ours.num_tokens_total == first + second + 3
+
+
+# --- the other side, and no limit ---
+
+
+@pytest.mark.parametrize("details", [True, False])
+def test_a_text_can_be_cut_at_its_beginning(details: bool) -> None:
+    """The last words stay between the special tokens, as the library's own left truncation has it."""
+    theirs = wordpiece()
+    theirs.enable_truncation(12, direction="left")
+    text = "the cat sat " + "dog " * 8 + "cat sat"
+    [ours] = make().encode([text], side="left", details=details)
+    assert ours.input_ids == theirs.encode(text).ids == [CLS, *[IDS["dog"]] * 8, IDS["cat"], IDS["sat"], SEP]
+    assert ours.num_tokens_total == 15
+    if details:
+        assert ours.tokens is not None
+        assert text[ours.tokens.starts[1] : ours.tokens.ends[-2]] == "dog " * 8 + "cat sat"
+
+
+def test_each_text_of_a_pair_is_cut_at_its_beginning() -> None:
+    """As the library has it, too."""
+    pair = ("the " + "cat " * 8, "sat " + "dog " * 8)
+    theirs = wordpiece()
+    theirs.enable_truncation(12, direction="left")
+    [ours] = make().encode([pair], side="left")
+    assert ours.input_ids == theirs.encode(*pair).ids
+    assert ours.token_type_ids == theirs.encode(*pair).type_ids
+
+
+def test_a_cut_on_the_left_takes_the_prompt_first() -> None:
+    """What is left of it is still counted as the prompt's; once it is gone, nothing is."""
+    lengths = {}
+    for num_words in (8, 9, 10, 11):
+        [text] = make().encode(["dog " * num_words], prompt="the cat ", side="left")
+        lengths[num_words] = text.prompt_length
+        assert text.input_ids.count(IDS["dog"]) == min(num_words, 10)
+    assert lengths == {8: 3, 9: 2, 10: 0, 11: 0}
+
+
+def test_the_side_is_no_matter_where_nothing_is_cut() -> None:
+    """A text that fits is the same from both sides."""
+    assert make().encode(["the cat"], prompt="the ", side="left") == make().encode(["the cat"], prompt="the ")
+
+
+def test_a_whole_text_is_never_cut() -> None:
+    """However long it is, whatever is said of truncation."""
+    for truncate in (True, False):
+        [text] = make().encode(["cat " * 50], whole=True, truncate=truncate, details=True)
+        assert (text.num_tokens, text.num_tokens_total, text.is_truncated) == (52, 52, False)
+
+
+def test_texts_and_ids_stand_in_one_list() -> None:
+    """Each is what it is alone, in order; errors name the place in the whole list; ids have no prompt."""
+    tokenizer = make()
+    texts: list[Text | list[int]] = ["the cat", [CLS, 7, SEP], ("dog", "sat"), [5] * 20, "cat"]
+    for side in ("left", "right"):
+        mixed = tokenizer.encode(texts, prompt="the ", side=side)
+        alone = [tokenizer.encode([text], prompt="the ", side=side)[0] for text in texts]
+        assert mixed == alone
+    assert mixed[1] == EncodeInput([CLS, 7, SEP], [0, 0, 0], 3)
+    with pytest.raises(TokenIdError) as caught:
+        tokenizer.encode(["a", "b", [-1]])
+    assert caught.value.param == "texts[2]"
+    with pytest.raises(TextTooLongError) as too_long:
+        tokenizer.encode([[5], "cat " * 50], truncate=False)
+    assert too_long.value.param == "texts[1]"
+
+
+def test_ids_are_cut_on_either_side() -> None:
+    """The first twelve, or the last."""
+    assert make().from_ids(range(15), side="left").input_ids == list(range(3, 15))
+    assert make().from_ids(range(15)).input_ids == list(range(12))
 
 
 # --- prompts ---
