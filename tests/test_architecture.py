@@ -122,9 +122,16 @@ def exported_names() -> set[str]:
     return names
 
 
+PICTURES = {".png"}
+
 DOCUMENTS = [
     ROOT / "README.md",
-    *sorted(path for folder in ("docs", "deploy") for path in (ROOT / folder).rglob("*") if path.is_file()),
+    *sorted(
+        path
+        for folder in ("docs", "deploy")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix not in PICTURES
+    ),
 ]
 
 
@@ -161,3 +168,9 @@ def test_links_between_documents_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_page_shows_the_example_that_is_run() -> None:
+    """What docs/attention.md shows is docs/plot_head.py to the letter: the file that tests/e2e runs."""
+    page = (ROOT / "docs/attention.md").read_text()
+    assert f"```python\n{(ROOT / 'docs/plot_head.py').read_text()}```\n" in page
