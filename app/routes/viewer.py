@@ -1,7 +1,7 @@
 """The page: ``GET /`` and the files it is made of under ``/viewer/``.
 
-Every file is read once and known by its name, so that no path leads anywhere else. The policy lets the page load and ask
-nothing but this server, and run no script that is written into it.
+Every file is read once and known by its name, so that no path leads anywhere else. The policy lets the page load and
+ask nothing but this server, and run no script that is written into it.
 """
 
 from __future__ import annotations

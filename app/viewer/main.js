@@ -280,7 +280,7 @@ function pressKey(event) {
 	if (event.ctrlKey || event.metaKey || event.altKey || target.closest("textarea, select, dialog")) return;
 	if (key === "Escape" && scene) update({ q: null, k: null });
 	const control = state.keys === "on" && all("[aria-keyshortcuts]").find((one) => one.ariaKeyShortcuts.split(" ").includes(key));
-	if (!control?.checkVisibility()) return;
+	if (!control || !control.checkVisibility()) return;
 	event.preventDefault();
 	const choices = [...control.querySelectorAll("input, option")], at = choices.findIndex((one) => one.checked || one.selected);
 	const next = choices.at((at + (control.ariaKeyShortcuts.indexOf(key) || control.ariaKeyShortcuts === key ? 1 : -1)) % choices.length);
