@@ -5,12 +5,14 @@
     Exception
     ├── ServiceError                 raised by app/
     │   ├── MalformedBodyError       400  the body is not JSON
+    │   ├── EmptyInputError          400  no text, or an empty one, where a compatible API takes none
     │   ├── NotAcceptableError       406  no format in Accept that we write
     │   ├── UnknownModelError        404  no such model is served
     │   ├── BodyTooLargeError        413  bytes
     │   ├── TooManyTextsError        413  texts in one request
     │   ├── RequestTooLargeError     413  one request over the whole queue's capacity: waiting would not help
     │   ├── AttentionTooLargeError   413  attention values in one request
+    │   ├── AnswerTooLargeError      413  an answer about tokens that would hold too much
     │   ├── UnsupportedMediaTypeError  415  the body's content type
     │   ├── InvalidRequestError      422  a field's value
     │   ├── QueueFullError           429  no room now, Retry-After says when
@@ -82,6 +84,10 @@ class MalformedBodyError(ServiceError):
     """The body is not JSON."""
 
 
+class EmptyInputError(ServiceError):
+    """No text, or an empty one, where a compatible API takes none."""
+
+
 class NotAcceptableError(ServiceError):
     """The Accept header names no format that we write."""
 
@@ -104,6 +110,10 @@ class RequestTooLargeError(ServiceError):
 
 class AttentionTooLargeError(ServiceError):
     """More attention values than one request may ask for."""
+
+
+class AnswerTooLargeError(ServiceError):
+    """An answer about tokens that would hold more than one may."""
 
 
 class UnsupportedMediaTypeError(ServiceError):
@@ -144,12 +154,14 @@ class Answer(NamedTuple):
 
 ANSWERS: Mapping[type[Exception], Answer] = {
     MalformedBodyError: Answer(400, "malformed_json", "The body is not JSON"),
+    EmptyInputError: Answer(400, "empty_input", "Empty input"),
     UnknownModelError: Answer(404, "model_not_found", "No such model"),
     NotAcceptableError: Answer(406, "not_acceptable", "No such response format"),
     BodyTooLargeError: Answer(413, "body_too_large", "Body too large"),
     TooManyTextsError: Answer(413, "too_many_texts", "Too many texts"),
     RequestTooLargeError: Answer(413, "request_too_large", "Request larger than the queue"),
     AttentionTooLargeError: Answer(413, "attention_too_large", "Too many attention values"),
+    AnswerTooLargeError: Answer(413, "answer_too_large", "Answer too large"),
     UnsupportedMediaTypeError: Answer(415, "unsupported_media_type", "Unsupported content type"),
     InvalidRequestError: Answer(422, "invalid_request", "Invalid request"),
     QueueFullError: Answer(429, "queue_full", "Queue full"),

@@ -5,14 +5,14 @@ Everything is counted after tokenizing and before any forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import AttentionTooLargeError
+from app.errors import AnswerTooLargeError, AttentionTooLargeError
 from model.contract import AttentionSelection, EncodeInput, SpecialMode, Unit
 from model.head_statistics import STATISTICS
 from model.maps import num_units
@@ -38,6 +38,8 @@ class Limits:
         Numbers of attention in one answer, as JSON lists and in any other form.
     max_attention_values_computed : int
         Attention weights computed for one request, whatever becomes of them.
+    max_token_values : int
+        Numbers in an answer that holds a vector for each token.
     """
 
     max_texts: int
@@ -45,6 +47,42 @@ class Limits:
     max_attention_values_list: int
     max_attention_values_binary: int
     max_attention_values_computed: int
+    max_token_values: int = 4_000_000
+
+
+def check_token_states(num_tokens: int, dimensions: int, limits: Limits) -> None:
+    """Refuse an answer with a vector for each token that would hold too many numbers.
+
+    Raises
+    ------
+    AnswerTooLargeError
+    """
+    if num_tokens * dimensions > limits.max_token_values:
+        raise AnswerTooLargeError(
+            f"{num_tokens} tokens of {dimensions} numbers are {num_tokens * dimensions}, an answer may hold "
+            f"{limits.max_token_values}: send fewer or shorter texts",
+            param="texts",
+            limit=limits.max_token_values,
+            actual=num_tokens * dimensions,
+        )
+
+
+def check_whole(texts: Sequence[str], limits: Limits) -> None:
+    """Refuse texts that are too long together to be answered token by token, with nothing cut away.
+
+    Raises
+    ------
+    AnswerTooLargeError
+    """
+    characters = sum(map(len, texts))
+    if characters > limits.max_text_characters:
+        raise AnswerTooLargeError(
+            f"texts that are answered token by token may have {limits.max_text_characters} characters together, "
+            f"these have {characters}",
+            param="texts",
+            limit=limits.max_text_characters,
+            actual=characters,
+        )
 
 
 def check_attention(

@@ -132,6 +132,7 @@ def _lifespan(
             max_attention_values_list=settings.max_attention_values_list,
             max_attention_values_binary=settings.max_attention_values_binary,
             max_attention_values_computed=settings.max_attention_values_computed,
+            max_token_values=settings.max_token_values,
         )
         state.service = Service(served, limits, settings.request_timeout_seconds)
         state.metrics.set_ready(ready=True)

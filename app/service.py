@@ -24,8 +24,9 @@ from app.errors import (
     TooManyTextsError,
     UnknownModelError,
 )
-from app.limits import Limits, check_attention
+from app.limits import Limits, check_attention, check_token_states, check_whole
 from app.metrics import ModelMetrics
+from app.plain import PlainRequest, check
 from app.schemas.attention import HeadDistancesRequest
 from app.schemas.encode import (
     AttentionOptions,
@@ -40,7 +41,8 @@ from model.errors import InputError, TextTooLongError
 from model.head_distance import HeadDistances, HeadPicture, draw
 from model.maps import Units
 from model.similarity import WideArray, merge
-from model.tokenizer import Text
+from model.tokenizer import Text, TokenIds
+from model.truncation import Side
 
 INLINE_CHARACTERS = 4_000
 """Up to so many characters are tokenized on the event loop (a few hundred microseconds); more go to a thread."""
@@ -270,6 +272,33 @@ class Service:
         picture = await asyncio.to_thread(lambda: draw(distances.distances()))
         return ComparedHeads(model, inputs, selection, picture, timings)
 
+    async def embed(self, request: PlainRequest, *, route: str) -> Encoded:
+        """Encode texts and token ids as the compatible APIs send them; rows hold token states where they are asked."""
+        with _naming(request.rename):
+            check(request)
+            model = self.find_model(request.model)
+            dimensions = model.embedder.check_dimensions(request.dimensions)
+            inputs, tokenize_seconds = await self._tokenize(model, request.texts, request, details=False)
+            if request.token_states:
+                num_tokens = sum(item.num_tokens for item in inputs)
+                check_token_states(num_tokens, model.embedder.info.hidden_size, self.limits)
+            states = request.token_states
+            spec = OutputSpec(not states, request.normalize, dimensions, token_states=states)
+            rows, timings = await self._run(model, inputs, [spec] * len(inputs), tokenize_seconds, route)
+            found = [row.embedding for row in rows if row.embedding is not None]
+            embeddings = np.stack(found) if found else np.empty((0, 0), dtype=np.float32)
+            return Encoded(model, inputs, embeddings, rows, None, timings)
+
+    async def tokenize_whole(self, request: PlainRequest, texts: Sequence[str]) -> Tokenized:
+        """Tokenize ``texts``, those of a request with their prompt before them, and cut nothing away."""
+        with _naming(request.rename):
+            check(request)
+            check_whole(texts, self.limits)
+            model = self.find_model(request.model)
+            bare = replace(request, prompt_name=None, prompt="")
+            inputs, seconds = await self._tokenize(model, texts, bare, details=True, whole=True)
+            return Tokenized(model, inputs, Timings(seconds))
+
     async def tokenize(self, request: TokenizeRequest) -> Tokenized:
         """Tokenize the texts of a request."""
         model = self.find_model(request.model)
@@ -291,16 +320,24 @@ class Service:
         return self.models[name]
 
     async def _tokenize(
-        self, model: ServedModel, texts: Sequence[Text], options: TextOptions, *, details: bool
+        self,
+        model: ServedModel,
+        texts: Sequence[Text | TokenIds],
+        options: TextOptions | PlainRequest,
+        *,
+        details: bool,
+        whole: bool = False,
     ) -> tuple[list[EncodeInput], float]:
         """Turn texts into ids, off the event loop when they are long; returns the seconds it took as well."""
         self._check_texts(texts)
         tokenizer = model.embedder.tokenizer
         prompt = tokenizer.prompt(options.prompt_name, options.prompt)
+        truncate = options.truncate
+        side: Side = options.side if isinstance(options, PlainRequest) else "right"
         started = self._clock()
 
         def encode() -> list[EncodeInput]:
-            return tokenizer.encode(texts, prompt=prompt, truncate=options.truncate, details=details)
+            return tokenizer.encode(texts, prompt=prompt, truncate=truncate, side=side, whole=whole, details=details)
 
         characters = sum(map(_num_characters, texts)) + len(prompt) * len(texts)
         if characters <= INLINE_CHARACTERS:
@@ -365,7 +402,7 @@ class Service:
         _record(model, inputs, timings, route)
         return timings
 
-    def _check_texts(self, texts: Sequence[Text]) -> None:
+    def _check_texts(self, texts: Sequence[Text | TokenIds]) -> None:
         """Refuse too many texts, and texts of too many characters, before any work is done on them."""
         if len(texts) > self.limits.max_texts:
             raise TooManyTextsError(
@@ -377,8 +414,9 @@ class Service:
         for index, text in enumerate(texts):
             characters = _num_characters(text)
             if characters > self.limits.max_text_characters:
+                what = "token ids" if isinstance(text, list) else "characters"
                 raise TextTooLongError(
-                    f"a text may have {self.limits.max_text_characters} characters, this one has {characters}",
+                    f"a text may have {self.limits.max_text_characters} {what}, this one has {characters}",
                     param=f"texts[{index}]",
                     limit=self.limits.max_text_characters,
                     actual=characters,
@@ -440,9 +478,9 @@ def _name_in_pairs(param: str) -> str:
     return f"pairs[{pair}][{side}]"
 
 
-def _num_characters(text: Text) -> int:
-    """Code points of a text, or of both texts of a pair."""
-    return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
+def _num_characters(text: Text | TokenIds) -> int:
+    """Code points of a text, or of both texts of a pair; token ids count as one each."""
+    return len(text[0]) + len(text[1]) if isinstance(text, tuple) else len(text)
 
 
 def _asked_items(attention: AttentionOptions | None, num_texts: int) -> frozenset[int]:

@@ -232,6 +232,17 @@ class Settings(BaseSettings):
             "and rollouts of long texts; too large lets one request hold the worker for seconds.",
         ),
     ] = 256_000_000
+    # 40 texts of 256 tokens with 384 dimensions; about 12 bytes a number in JSON.
+    max_token_values: Annotated[
+        int,
+        Shown("VALUES"),
+        Field(
+            ge=1,
+            description="Numbers in one answer of /embed_all, which has a vector for each token; more is answered with "
+            "413. Too small refuses ordinary documents; too large makes answers that take seconds to write, and "
+            "hundreds of megabytes.",
+        ),
+    ] = 4_000_000
     # About 80 MB at 128 tokens a text: a bound on memory, as short texts cost little of the token budget.
     max_queue_texts: Annotated[
         int,

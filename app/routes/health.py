@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 
-from app.schemas.encode import MAX_PROMPT_CHARACTERS
+from app.schemas.encode import MAX_PROMPT_CHARACTERS, ProblemResponse
 from app.schemas.info import Health, InfoResponse, ServedModelInfo
 from app.service import ServedModel
 from app.state import ServerState, service_of, state_of
@@ -47,23 +47,35 @@ async def metrics(request: Request) -> Response:
 @router.get("/info")
 async def info(request: Request) -> InfoResponse:
     """Say what is served, and the limits."""
+    return _info(request, None)
+
+
+@router.get("/models/{name}/info", responses={404: {"model": ProblemResponse, "description": "No such model"}})
+async def info_of_model(request: Request, name: str) -> InfoResponse:
+    """Say the same with another model than the first as the one that the first fields describe."""
+    return _info(request, name)
+
+
+def _info(request: Request, name: str | None) -> InfoResponse:
     service = service_of(request)
-    models = list(service.models.values())
-    first = models[0].embedder.info
+    model = service.find_model(name)
+    described = model.embedder.info
     return InfoResponse(
-        model_id=models[0].name,
-        model_dtype=first.dtype,
-        model_type={"embedding": {"pooling": first.pooling}},
-        served_model_name=models[0].name,
-        max_input_length=first.max_length,
-        max_batch_tokens=models[0].limits.batch_tokens,
+        model_id=model.name,
+        model_dtype=described.dtype,
+        model_type={"embedding": {"pooling": described.pooling}},
+        served_model_name=model.name,
+        max_concurrent_requests=model.limits.max_queue_texts,
+        max_input_length=described.max_length,
+        max_batch_tokens=model.limits.batch_tokens,
         max_client_batch_size=service.limits.max_texts,
-        auto_truncate=True,
+        auto_truncate=False,
+        tokenization_workers=described.threads,
         version=VERSION,
-        threads=first.threads,
-        batch_attention_values=models[0].limits.batch_attention_values,
-        max_queue_texts=models[0].limits.max_queue_texts,
-        max_queue_tokens=models[0].limits.max_queue_tokens,
+        threads=described.threads,
+        batch_attention_values=model.limits.batch_attention_values,
+        max_queue_texts=model.limits.max_queue_texts,
+        max_queue_tokens=model.limits.max_queue_tokens,
         max_prompt_characters=MAX_PROMPT_CHARACTERS,
         request_timeout_seconds=service.timeout_seconds,
         max_text_characters=service.limits.max_text_characters,
@@ -71,7 +83,8 @@ async def info(request: Request) -> InfoResponse:
         max_attention_values_list=service.limits.max_attention_values_list,
         max_attention_values_binary=service.limits.max_attention_values_binary,
         max_attention_values_computed=service.limits.max_attention_values_computed,
-        models=[_model_info(model) for model in models],
+        max_token_values=service.limits.max_token_values,
+        models=[_model_info(one) for one in service.models.values()],
     )
 
 

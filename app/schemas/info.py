@@ -38,14 +38,20 @@ class InfoResponse(BaseModel):
     """Answer of ``/info``; the first fields are those that text-embeddings-inference clients read."""
 
     model_id: str
+    model_sha: str | None = Field(None, description="Always null.")
     model_dtype: str
     model_type: dict[str, dict[str, str]]
     served_model_name: str
+    max_concurrent_requests: int = Field(description="Texts that may wait, for each model.")
     max_input_length: int
     max_batch_tokens: int
-    max_client_batch_size: int
-    auto_truncate: bool
+    max_batch_requests: int | None = Field(None, description="Always null: tokens alone bound a batch.")
+    max_client_batch_size: int = Field(description="Texts in one request.")
+    auto_truncate: bool = Field(description="Of routes of text-embeddings-inference, where `truncate` is not sent.")
+    tokenization_workers: int
     version: str
+    sha: str | None = Field(None, description="Always null.")
+    docker_label: str | None = Field(None, description="Always null.")
     threads: int
     batch_attention_values: int = Field(description="Attention weights computed in one batch.")
     max_queue_texts: int = Field(description="Texts that may wait, for each model.")
@@ -57,4 +63,5 @@ class InfoResponse(BaseModel):
     max_attention_values_list: int
     max_attention_values_binary: int
     max_attention_values_computed: int
+    max_token_values: int
     models: list[ServedModelInfo]

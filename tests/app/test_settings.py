@@ -73,6 +73,7 @@ def test_defaults() -> None:
         "max_attention_values_list": 1_000_000,
         "max_attention_values_binary": 32_000_000,
         "max_attention_values_computed": 256_000_000,
+        "max_token_values": 4_000_000,
         "max_queue_texts": 16_384,
         "max_queue_tokens": None,
         "request_timeout_seconds": None,
@@ -81,6 +82,7 @@ def test_defaults() -> None:
         "warmup": True,
         "log_level": "info",
         "docs": True,
+        "viewer": True,
     }
 
 

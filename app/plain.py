@@ -1,0 +1,94 @@
+"""What the compatible APIs ask for, in this server's own words: texts or token ids in, vectors out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from app.errors import EmptyInputError, InvalidRequestError
+from model.tokenizer import TokenIds
+from model.truncation import Side
+
+Rename = Callable[[str], str]
+"""``texts`` and ``texts[3]`` as the caller knows them; any other name stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRequest:
+    """A request of a compatible API.
+
+    Attributes
+    ----------
+    texts : sequence of str or list of int
+        Token ids are taken as they are: special tokens among them, no prompt before them.
+    model : str or None
+        None = the first one.
+    prompt_name, prompt : str or None
+        Put before each text; without either, the model's default prompt.
+    truncate : bool
+        Cut what is over the model's maximum; otherwise it is refused.
+    side : "left" or "right"
+        Where it is cut.
+    normalize : bool
+    dimensions : int or None
+    token_states : bool
+        The last hidden state of each token, in place of one embedding.
+    rename : Rename
+        How the caller knows the texts, for errors.
+    """
+
+    texts: Sequence[str | TokenIds]
+    model: str | None = None
+    prompt_name: str | None = None
+    prompt: str | None = None
+    truncate: bool = True
+    side: Side = "right"
+    normalize: bool = True
+    dimensions: int | None = None
+    token_states: bool = False
+    rename: Rename = str
+
+
+def check(request: PlainRequest) -> None:
+    """Refuse what the compatible APIs refuse before any work is done on it.
+
+    Raises
+    ------
+    EmptyInputError
+        If there is no text, or one of them is empty.
+    InvalidRequestError
+        If a prompt is asked for before token ids.
+    """
+    if not request.texts:
+        raise EmptyInputError("there must be at least one text", param="texts", limit=1, actual=0)
+    for index, text in enumerate(request.texts):
+        if not text:
+            raise EmptyInputError("a text must not be empty", param=f"texts[{index}]", limit=1, actual=0)
+        has_prompt = request.prompt_name is not None or request.prompt is not None
+        if has_prompt and isinstance(text, list):
+            name = "prompt_name" if request.prompt_name is not None else "prompt"
+            raise InvalidRequestError("a prompt goes before a text, not before token ids", param=name)
+
+
+def named(field: str, *, is_list: bool) -> Rename:
+    """Name texts by the field that they came in: ``texts[3]`` is ``input[3]``, or ``input`` where that is one text."""
+
+    def rename(param: str) -> str:
+        if param == "texts" or (param == "texts[0]" and not is_list):
+            return field
+        return field + param.removeprefix("texts") if param.startswith("texts[") else param
+
+    return rename
+
+
+def is_one(texts: str | Sequence[str | int | TokenIds]) -> bool:
+    """Whether a field holds one text, not a list of them: a string, or a flat list of token ids."""
+    return isinstance(texts, str) or (len(texts) > 0 and isinstance(texts[0], int))
+
+
+def as_list(texts: str | Sequence[str | int | TokenIds]) -> list[str | TokenIds]:
+    """Return the texts of a field that may hold one."""
+    if isinstance(texts, str):
+        return [texts]
+    ids = [item for item in texts if isinstance(item, int)]
+    return [ids] if ids else [item for item in texts if not isinstance(item, int)]

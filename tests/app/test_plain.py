@@ -1,0 +1,67 @@
+"""What the compatible APIs ask for, and how their texts are called. The flow: tests/app/test_service.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.errors import EmptyInputError, InvalidRequestError
+from app.plain import PlainRequest, as_list, check, is_one, named
+
+
+@pytest.mark.parametrize(
+    ("sent", "texts", "one"),
+    [
+        ("a", ["a"], True),
+        ("", [""], True),
+        (["a"], ["a"], False),
+        (["a", ""], ["a", ""], False),
+        ([101, 7, 102], [[101, 7, 102]], True),
+        ([[101, 102]], [[101, 102]], False),
+        ([[1], "a", [2, 3]], [[1], "a", [2, 3]], False),
+        ([[]], [[]], False),
+        ([], [], False),
+    ],
+)
+def test_a_flat_list_of_integers_is_one_text(sent: Any, texts: list[Any], one: bool) -> None:
+    """Not a batch: https://github.com/huggingface/text-embeddings-inference/issues/273."""
+    assert as_list(sent) == texts
+    assert is_one(sent) is one
+
+
+@pytest.mark.parametrize(
+    ("texts", "param"),
+    [([], "texts"), ([""], "texts[0]"), (["a", ""], "texts[1]"), (["a", [1], []], "texts[2]")],
+)
+def test_an_empty_text_is_named(texts: list[Any], param: str) -> None:
+    """Wherever it stands; spaces are a text."""
+    with pytest.raises(EmptyInputError) as refused:
+        check(PlainRequest(texts))
+    assert refused.value.param == param
+    check(PlainRequest([" ", "a", [1]]))
+
+
+@pytest.mark.parametrize("name", ["prompt_name", "prompt"])
+def test_no_prompt_goes_before_token_ids(name: str) -> None:
+    """It would have to be guessed where; before texts it does go."""
+    fields: dict[str, Any] = {name: "query"}
+    with pytest.raises(InvalidRequestError) as refused:
+        check(PlainRequest(["a", [1]], **fields))
+    assert refused.value.param == name
+    check(PlainRequest(["a"], **fields))
+
+
+@pytest.mark.parametrize(
+    ("param", "as_one", "as_many"),
+    [
+        ("texts", "input", "input"),
+        ("texts[0]", "input", "input[0]"),
+        ("texts[3]", "input[3]", "input[3]"),
+        ("dimensions", "dimensions", "dimensions"),
+    ],
+)
+def test_texts_have_the_callers_name(param: str, as_one: str, as_many: str) -> None:
+    """A field that holds one text is named as a whole."""
+    assert named("input", is_list=False)(param) == as_one
+    assert named("input", is_list=True)(param) == as_many
