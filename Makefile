@@ -21,10 +21,10 @@ DEV := .venv
 ORACLE := .venv-oracle
 TRAINING := .venv-training
 
-.PHONY: help setup weights serve test check check-long check-gpu bench train-demo image fix lock clean
+.PHONY: help setup weights serve test check check-long check-gpu bench bench-viewer train-demo image fix lock clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 setup: $(DEV)/.ready ## the developer's environment, .venv (quick when nothing changed)
 
@@ -70,6 +70,9 @@ bench: $(ORACLE)/.ready weights ## speed of the library and of the server, next 
 	@$(ORACLE)/bin/python -m bench.library
 	@$(ORACLE)/bin/python -m bench.server
 	@$(ORACLE)/bin/python -m bench.attention
+
+bench-viewer: $(DEV)/.ready weights ## speed of the page in Chromium, with up to 512 tokens
+	@$(DEV)/bin/python -m bench.viewer
 
 train-demo: $(TRAINING)/.ready weights ## train a small encoder from 5,000 sentences, in under ten minutes on two cores
 	@$(TRAINING)/bin/python -m training.demo build/demo

@@ -26,9 +26,9 @@ export function levels(values, columns, scale, domain) {
 			top = 0;
 			for (let at = base; at < base + columns; at++) top = Math.max(top, Math.abs(values[at]));
 		}
+		const factor = top > 0 ? 1 / top : 0, isRoot = scale === "sqrt";
 		for (let at = base; at < base + columns; at++) {
-			const share = top > 0 ? Math.min(Math.abs(values[at]) / top, 1) : 0;
-			const level = Math.round((scale === "sqrt" ? Math.sqrt(share) : share) * 255);
+			const share = Math.min(Math.abs(values[at]) * factor, 1), level = (isRoot ? Math.sqrt(share) : share) * 255 + 0.5;
 			out[at] = values[at] < 0 ? -level : level;
 		}
 	}

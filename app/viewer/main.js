@@ -16,16 +16,15 @@ const named = (name) => document.querySelector(`[name=${name}]`);
 const first = named("a"), second = named("b");
 const range = (count) => Array.from({ length: count }, (_, at) => at);
 
-const PREFETCHED_VALUES = 8e6; // above, a layer is loaded when it is looked at
-const FILE_BYTES = 16e6; // of arrays in the page as one file
+const PREFETCHED_VALUES = 8e6; // of more, a layer is loaded when looked at
 const HEADROOM = 30; // of a picture, for its caption
 const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -1e9], End: [0, 1e9] };
 
 const held = $("snapshot") && JSON.parse($("snapshot").textContent);
-const answers = new Map(), arrays = new Recent(FILE_BYTES);
+const answers = new Map(), arrays = new Recent(16e6); // bytes, for the page as one file
 const source = new Server(held ? replay(held.answers) : recording((...request) => fetch(...request), answers, arrays));
-const state = readFragment(location.hash || (held?.fragment ?? ""));
-let info, layers, heads, reading, scene, ink, turns = 0, hovered = null, isWaiting = false;
+const state = readFragment(location.hash || (held?.fragment || ""));
+let info, layers, heads, reading, scene, ink, turns = 0, hovered = null, isWaiting = false, timer;
 
 const map = new MapPane({ stage: $("stage"), base: $("base"), over: $("over"), tip: $("tip"), onFocus: hover, onPin: pin });
 const sentence = new SentencePane({ root: $("sentence"), canvas: $("shade"), onFocus: (unit) => hover(spotOf(unit)), onPin: (unit) => pin(spotOf(unit)) });
@@ -36,7 +35,8 @@ const overview = new Overview($("overview"), (layer, head) => update({ layer, he
 function update(patch) {
 	Object.assign(state, patch);
 	const { fragment, complete } = writeFragment(state);
-	history.replaceState(null, "", `#${fragment}`);
+	clearTimeout(timer); // browsers limit writes
+	timer = setTimeout(() => history.replaceState(null, "", `#${fragment}`), 100);
 	$("cut").hidden = complete;
 	return refresh();
 }
@@ -109,7 +109,6 @@ async function attentionScene() {
 function comparisonScene() {
 	const { a, b, found } = reading;
 	if (!found) return null;
-	// kept: the sentence pane knows them again
 	const units = ((reading.pairs ??= {})[state.unit] ??= [a, b].flatMap((side, part) =>
 		unitsOf(side, "keep").map((unit) => ({ ...unit, part, segment: unit.segment === null ? null : part }))));
 	const find = ({ token }, part) => token.map((at) => units.findIndex((unit) => unit.part === part && unit.tokens.includes(at)));
@@ -153,7 +152,7 @@ function draw() {
 	$("text-note").textContent = `${[count].flat().join(" + ")}${truncated ? ` of ${total ?? "more"}` : ""} tokens`
 		+ (milliseconds ? ` · ${Math.ceil(milliseconds)} ms` : "");
 	$("text-note").classList.toggle("alarm", truncated);
-	$("score").textContent = similarity?.toFixed(3).replace("-", "−") ?? "";
+	$("score").textContent = number(similarity);
 	$("score-note").textContent = reason ? `No map: ${reason}.` : "";
 	for (const pane of all("#panes > .mapped")) pane.hidden = !scene;
 	if (!scene) return;

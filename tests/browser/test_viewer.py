@@ -104,7 +104,8 @@ def settled(page: Page) -> Page:
 
 
 def flags_of(page: Page) -> dict[str, str]:
-    """Read the choices from the address."""
+    """Read the choices from the address, which follows within a tenth of a second."""
+    page.evaluate("new Promise((resolve) => setTimeout(resolve, 120))")
     return dict(parse_qsl(page.evaluate("location.hash.slice(1)"), keep_blank_values=True))
 
 
