@@ -17,13 +17,14 @@ from fastapi_offline import FastAPIOffline
 
 from app.batcher import Batcher, Cost, QueueLimits
 from app.errors import error_codes
+from app.families import write_error
 from app.limits import Limits
 from app.metrics import Metrics
 from app.middleware import RequestRecord
 from app.openapi import describe
 from app.problems import install_handlers
 from app.requests import install_client_gone
-from app.routes import attention, encode, health, viewer
+from app.routes import attention, encode, health, openai, viewer
 from app.service import ServedModel, Service
 from app.settings import Settings
 from app.state import ServerState
@@ -42,7 +43,7 @@ DRAIN_SECONDS = 30.0
 UNMEASURED_TOKENS_PER_SECOND = 2_000.0
 """What a server without warm-up assumes of its speed until batches have run: less than any machine we measured."""
 
-TEXT_ROUTES = ("/encode", "/similarity", "/attention/heads")
+TEXT_ROUTES = ("/encode", "/similarity", "/attention/heads", "/v1/embeddings", "/embeddings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,9 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
     FastAPI
         Its ``state.server`` is a :class:`~app.state.ServerState`; not ready before its lifespan has begun.
     """
-    routers = [encode.router, attention.router, health.router, *([viewer.router] if settings.viewer else [])]
+    routers = [encode.router, attention.router, openai.router, health.router]
+    if settings.viewer:
+        routers.append(viewer.router)
     routes = {str(getattr(route, "path", "")) for router in routers for route in router.routes}
     metrics = Metrics(routes=sorted(routes), error_codes=error_codes())
     state = ServerState(metrics, settings.max_body_bytes)
@@ -110,7 +113,7 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
     app.state.server = state
     for router in routers:
         app.include_router(router)
-    answer = install_handlers(app, metrics.error)
+    answer = install_handlers(app, metrics.error, write_error)
     install_client_gone(app)
     app.add_middleware(RequestRecord, metrics=metrics, answer=answer)
     describe(app)

@@ -10,9 +10,10 @@ from pydantic.json_schema import models_json_schema
 
 from app.schemas.attention import HeadDistancesRequest
 from app.schemas.encode import EncodeRequest, TokenizeRequest
+from app.schemas.openai import OpenAIEmbeddingsRequest
 from app.schemas.similarity import SimilarityRequest
 
-REQUESTS = (EncodeRequest, SimilarityRequest, TokenizeRequest, HeadDistancesRequest)
+REQUESTS = (EncodeRequest, SimilarityRequest, TokenizeRequest, HeadDistancesRequest, OpenAIEmbeddingsRequest)
 
 REQUEST_ID_HEADER = {
     "description": "The caller's own where it is valid, else a new one.",

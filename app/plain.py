@@ -6,8 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from app.errors import EmptyInputError, InvalidRequestError
+from model.contract import EncodeInput
 from model.tokenizer import TokenIds
 from model.truncation import Side
+
+MAX_LIST_CHARACTERS = 2_000
+"""Of a header: many clients and proxies take 8 kB of all headers together."""
 
 Rename = Callable[[str], str]
 """``texts`` and ``texts[3]`` as the caller knows them; any other name stays."""
@@ -92,3 +96,36 @@ def as_list(texts: str | Sequence[str | int | TokenIds]) -> list[str | TokenIds]
         return [texts]
     ids = [item for item in texts if isinstance(item, int)]
     return [ids] if ids else [item for item in texts if not isinstance(item, int)]
+
+
+def truncation_headers(inputs: Sequence[EncodeInput]) -> dict[str, str]:
+    """Say which texts were cut, where an API's own answer has no place for it.
+
+    Returns
+    -------
+    dict
+        ``X-Truncated-Count``, always; ``X-Truncated-Texts`` where it is not 0: places from 0, in order, as ``0,3-5``.
+        A list of more than 2,000 characters ends with ``...``.
+    """
+    cut = [index for index, item in enumerate(inputs) if item.is_truncated]
+    headers = {"X-Truncated-Count": str(len(cut))}
+    if cut:
+        headers["X-Truncated-Texts"] = _ranges(cut)
+    return headers
+
+
+def _ranges(places: Sequence[int]) -> str:
+    """Write ascending places as ``0,3-5``."""
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][1] + 1:
+            runs[-1][1] = place
+        else:
+            runs.append([place, place])
+    written = ""
+    for first, last in runs:
+        run = str(first) if first == last else f"{first}-{last}"
+        if len(written) + len(run) > MAX_LIST_CHARACTERS:
+            return f"{written},..."
+        written += f",{run}" if written else run
+    return written

@@ -1,4 +1,7 @@
-"""Writes every error as an answer: one shape, RFC 9457 ``application/problem+json``, that never repeats the input."""
+"""Makes every error an answer that never repeats the input: RFC 9457 ``application/problem+json``.
+
+How the compatible APIs word the same problem is in ``app/families.py``.
+"""
 
 from __future__ import annotations
 
@@ -95,16 +98,26 @@ def problem(error: Exception) -> Problem:
 
 
 ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
+WriteProblem = Callable[[Request, Problem], Response]
 
 
-def install_handlers(app: FastAPI, on_error: Callable[[str], None]) -> ErrorHandler:
-    """Make every error of ``app`` an ``application/problem+json`` answer.
+def write_problem(request: Request, described: Problem) -> Response:
+    """Write a problem as RFC 9457 has it."""
+    return Response(orjson.dumps(described.as_dict()), described.status, described.headers(), MEDIA_TYPE)
+
+
+def install_handlers(
+    app: FastAPI, on_error: Callable[[str], None], write: WriteProblem = write_problem
+) -> ErrorHandler:
+    """Make every error of ``app`` an answer of one shape.
 
     Parameters
     ----------
     app : FastAPI
     on_error : callable
         Called once per error answer with its code; where the errors are counted.
+    write : callable
+        Words the problem; may choose the shape by the request.
 
     Returns
     -------
@@ -117,10 +130,10 @@ def install_handlers(app: FastAPI, on_error: Callable[[str], None]) -> ErrorHand
         if described.code == INTERNAL.code:
             logger.error("unexpected error in %s", _route_of(request), exc_info=error)
         on_error(described.code)
-        headers = described.headers()
+        response = write(request, described)
         if isinstance(error, HTTPException):
-            headers |= error.headers or {}  # Allow, on a 405
-        return Response(orjson.dumps(described.as_dict()), described.status, headers, MEDIA_TYPE)
+            response.headers.update(error.headers or {})  # Allow, on a 405
+        return response
 
     for error_class in (ServiceError, InputError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(error_class, answer)

@@ -40,7 +40,12 @@ class ClientGoneError(Exception):
 
 
 async def read_body(request: Request, schema: type[BodyT], max_bytes: int) -> BodyT:
-    """Read, parse and validate a JSON body.
+    """Read, parse and validate a JSON body; raises what :func:`read_json` and :func:`parse` raise."""
+    return parse(await read_json(request, max_bytes), schema)
+
+
+async def read_json(request: Request, max_bytes: int) -> bytes:
+    """Read a body that is said to be JSON.
 
     Raises
     ------
@@ -48,10 +53,6 @@ async def read_body(request: Request, schema: type[BodyT], max_bytes: int) -> Bo
         If the content type is not JSON, or the body is compressed.
     BodyTooLargeError
         As soon as more than ``max_bytes`` are announced or have come.
-    MalformedBodyError
-        If the bytes are no JSON in UTF-8.
-    InvalidRequestError
-        If a field is missing, unknown or wrong.
     ClientGoneError
         If the caller left before the body was whole.
     """
@@ -62,7 +63,19 @@ async def read_body(request: Request, schema: type[BodyT], max_bytes: int) -> Bo
         raise UnsupportedMediaTypeError("the body must be sent as Content-Type: application/json")
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise UnsupportedMediaTypeError("the body must be sent as it is, without Content-Encoding")
-    body = await _read_bytes(request, max_bytes)
+    return await _read_bytes(request, max_bytes)
+
+
+def parse(body: bytes, schema: type[BodyT]) -> BodyT:
+    """Parse and validate a body.
+
+    Raises
+    ------
+    MalformedBodyError
+        If the bytes are no JSON in UTF-8.
+    InvalidRequestError
+        If a field is missing, unknown or wrong.
+    """
     try:
         return schema.model_validate_json(body)
     except ValidationError as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import cast
 
 from fastapi import Request
@@ -24,12 +25,15 @@ class ServerState:
         None until the models are warm.
     is_draining : bool
         Set when the server begins to stop; readiness is off from then on.
+    started_at : float
+        Seconds since 1970.
     """
 
     metrics: Metrics
     max_body_bytes: int
     service: Service | None = None
     is_draining: bool = False
+    started_at: float = field(default_factory=time.time)
 
     @property
     def is_ready(self) -> bool:
@@ -64,3 +68,8 @@ def service_of(request: Request) -> Service:
 def max_body_bytes(request: Request) -> int:
     """Return the largest body that is read."""
     return state_of(request).max_body_bytes
+
+
+def route_of(request: Request) -> str:
+    """Return the template of the route that serves ``request``, which holds nothing of the caller's."""
+    return str(request.scope["route"].path)

@@ -176,19 +176,23 @@ class Tokenizer:
         TextTooLongError
             As in :meth:`encode`.
         """
+        self._check_ids(ids, param)
+        self._check_length(len(ids), truncate=truncate, param=param)
+        kept = cut_ids(list(ids), self.max_length, side)
+        return EncodeInput(kept, [0] * len(kept), len(ids))
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True, param: str = "ids") -> str:
+        """Turn ids back into a text; raises :class:`TokenIdError` as :meth:`from_ids` does."""
+        self._check_ids(ids, param)
+        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def _check_ids(self, ids: Sequence[int], param: str) -> None:
         if not ids:
             raise TokenIdError("a text given as token ids needs at least one", param=param, limit=1, actual=0)
         for token in ids:
             if not 0 <= token < self.vocab_size:
                 message = f"token id {token} is not in the vocabulary of {self.vocab_size}"
                 raise TokenIdError(message, param=param, limit=self.vocab_size - 1, actual=token)
-        self._check_length(len(ids), truncate=truncate, param=param)
-        kept = cut_ids(list(ids), self.max_length, side)
-        return EncodeInput(kept, [0] * len(kept), len(ids))
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Turn ids back into a text."""
-        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def _check_length(self, num_tokens: int, *, truncate: bool, param: str) -> None:
         """Refuse a text that is too long, unless it may be cut."""

@@ -19,6 +19,11 @@ BODIES = {
     "/tokenize": "TokenizeRequest",
     "/attention/heads": "HeadDistancesRequest",
 }
+COMPATIBLE = {
+    "/v1/embeddings": "OpenAIEmbeddingsRequest",
+    "/embeddings": "OpenAIEmbeddingsRequest",
+}
+LISTS = {"/v1/models", "/models", "/v1/models/{name}"}
 FOR_ANY_MODEL = {"/tokenize"}
 """Routes that every model can answer; of the others each has something that some models cannot do."""
 
@@ -63,7 +68,8 @@ async def test_it_is_openapi(schema: dict[str, Any]) -> None:
 
 async def test_every_route_is_there(schema: dict[str, Any]) -> None:
     """What is served is described, probes included; names of operations are distinct."""
-    assert schema["paths"].keys() == {*BODIES, "/health", "/health/live", "/health/ready", "/metrics", "/info"}
+    operation_paths = {"/health", "/health/live", "/health/ready", "/metrics", "/info", "/models/{name}/info"}
+    assert schema["paths"].keys() == {*BODIES, *COMPATIBLE, *LISTS, *operation_paths}
     names = [operation["operationId"] for path in schema["paths"].values() for operation in path.values()]
     assert len(names) == len(set(names))
 
@@ -86,6 +92,21 @@ async def test_errors_are_described(schema: dict[str, Any], path: str) -> None:
     for status, response in responses.items():
         if status != "200":
             assert list(response["content"]) == ["application/problem+json"]
+
+
+@pytest.mark.parametrize(("path", "name"), COMPATIBLE.items())
+async def test_compatible_routes_are_described(schema: dict[str, Any], path: str, name: str) -> None:
+    """With their own body, their own errors in plain JSON, and no status that they do not answer with."""
+    operation = schema["paths"][path]["post"]
+    assert operation["requestBody"]["content"] == {
+        "application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}
+    }
+    statuses = {"200", "400", "404", "413", "415", "429", "500", "503", "504"}
+    assert set(operation["responses"]) == (statuses if name.startswith("OpenAI") else statuses | {"422"})
+    for status, response in operation["responses"].items():
+        if status != "200":
+            [reference] = references(response["content"]["application/json"])
+            assert reference.endswith("OpenAIErrorResponse" if name.startswith("OpenAI") else "TeiErrorResponse")
 
 
 ACCEPTED: list[tuple[str, dict[str, Any]]] = [

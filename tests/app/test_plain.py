@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from app.errors import EmptyInputError, InvalidRequestError
-from app.plain import PlainRequest, as_list, check, is_one, named
+from app.plain import MAX_LIST_CHARACTERS, PlainRequest, as_list, check, is_one, named, truncation_headers
+from model.contract import EncodeInput
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,25 @@ def test_texts_have_the_callers_name(param: str, as_one: str, as_many: str) -> N
     """A field that holds one text is named as a whole."""
     assert named("input", is_list=False)(param) == as_one
     assert named("input", is_list=True)(param) == as_many
+
+
+@pytest.mark.parametrize(
+    ("cut", "listed"),
+    [((), None), ((0,), "0"), ((0, 1), "0-1"), ((0, 2, 3, 4, 6), "0,2-4,6"), ((5, 6), "5-6")],
+)
+def test_headers_name_the_texts_that_were_cut(cut: tuple[int, ...], listed: str | None) -> None:
+    """By their places, runs as ranges; where none was cut there is no list."""
+    inputs = [EncodeInput([1, 2], [0, 0], 3 if index in cut else 2) for index in range(7)]
+    headers = truncation_headers(inputs)
+    assert headers.pop("X-Truncated-Count") == str(len(cut))
+    assert headers == ({} if listed is None else {"X-Truncated-Texts": listed})
+
+
+def test_a_long_list_of_cut_texts_ends_early() -> None:
+    """A header that proxies refuse would lose the whole answer; the count stays right."""
+    inputs = [EncodeInput([1], [0], 1 + index % 2) for index in range(16_384)]
+    headers = truncation_headers(inputs)
+    assert headers["X-Truncated-Count"] == "8192"
+    assert headers["X-Truncated-Texts"].startswith("1,3,5,")
+    assert headers["X-Truncated-Texts"].endswith(",...")
+    assert len(headers["X-Truncated-Texts"]) <= MAX_LIST_CHARACTERS + 10

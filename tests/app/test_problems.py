@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 import httpx
 import pytest
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.errors import ANSWERS, QueueFullError, ServiceError, TooManyTextsError
-from app.problems import install_handlers, problem
+from app.problems import Problem, install_handlers, problem
 from model.errors import InputError
 
 pytestmark = pytest.mark.anyio
@@ -191,3 +191,17 @@ async def test_a_hostile_body_gets_a_small_answer(content: bytes) -> None:
     assert response.headers["content-type"] == "application/problem+json"
     assert len(response.content) < 2_000
     assert "y" * 65 not in response.text
+
+
+async def test_another_shape_keeps_what_a_framework_error_carries() -> None:
+    """Whoever words the problem, Allow stays on a 405, and the error is counted by its code."""
+    served = Served()
+
+    def write(request: Request, described: Problem) -> Response:
+        return Response(described.code, described.status, media_type="text/plain")
+
+    install_handlers(served.app, served.codes.append, write)
+    response = await served.request("DELETE", "/body")
+    assert (response.status_code, response.text) == (405, "method_not_allowed")
+    assert response.headers["allow"] == "POST"
+    assert served.codes == ["method_not_allowed"]

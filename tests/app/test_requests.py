@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from app.errors import BodyTooLargeError, InvalidRequestError, MalformedBodyError, UnsupportedMediaTypeError
-from app.requests import ClientGoneError, read_body, while_connected
+from app.requests import ClientGoneError, parse, read_body, read_json, while_connected
 from tests.app.conftest import Served, until
 from tests.doubles import WAIT_SECONDS
 
@@ -59,6 +59,18 @@ class Caller:
 async def read(content: bytes, headers: dict[str, str] | None = None, max_bytes: int = 1_000) -> Body:
     """Read a body that comes in one piece."""
     return await read_body(Caller([content]).request(headers), Body, max_bytes)
+
+
+async def test_a_body_can_be_read_before_it_is_parsed() -> None:
+    """For routes where the body itself says what it is: the bytes first, then one of several schemas."""
+    content = b'{"texts": ["a"]}'
+    assert await read_json(Caller([content]).request(), 1_000) == content
+    assert parse(content, Body).texts == ["a"]
+    assert await read_json(Caller([b"{"]).request(), 1_000) == b"{"
+    with pytest.raises(MalformedBodyError):
+        parse(b"{", Body)
+    with pytest.raises(UnsupportedMediaTypeError):
+        await read_json(Caller([content]).request({}), 1_000)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from fastapi import Request
 from app.errors import NotReadyError
 from app.metrics import Metrics
 from app.service import Service
-from app.state import ServerState, max_body_bytes, service_of, state_of
+from app.state import ServerState, max_body_bytes, route_of, service_of, state_of
 
 SERVICE = cast(Service, object())
 
@@ -58,3 +58,9 @@ def test_a_route_finds_its_own_apps_state(state: ServerState) -> None:
     other = ServerState(Metrics(), max_body_bytes=1)
     assert state_of(request_to(state)) is state
     assert (max_body_bytes(request_to(state)), max_body_bytes(request_to(other))) == (77, 1)
+
+
+def test_a_route_is_named_by_its_template() -> None:
+    """Labels of metrics hold nothing of the caller's."""
+    route = SimpleNamespace(path="/models/{name}/embed")
+    assert route_of(Request({"type": "http", "route": route, "path": "/models/x/embed"})) == "/models/{name}/embed"

@@ -1,0 +1,123 @@
+"""Which API a request speaks, and how that API words an error: one adapter from our problem to each shape.
+
+The path decides, and where two APIs share a path (``/similarity``, ``/tokenize``) the key that the body has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+import orjson
+from fastapi import Request, Response
+from pydantic_core import from_json
+
+from app.errors import InvalidRequestError
+from app.problems import Problem, write_problem
+
+
+class Family(Enum):
+    """An API and its shape of errors."""
+
+    NATIVE = "native"
+    OPENAI = "openai"
+    TEI = "tei"
+
+
+OPENAI_PATHS = frozenset({"/embeddings", "/models"})
+"""With everything under ``/v1/``."""
+
+TEI_PATHS = frozenset({"/embed", "/embed_all", "/decode"})
+"""With everything under ``/models/``, and what is posted to ``/``."""
+
+TEI_KEY = "inputs"
+
+OPENAI_STATUS: Mapping[str, int] = {"text_too_long": 400, "too_many_texts": 400}
+"""Where OpenAI has another status than we; beside these, all that is 422 here is 400 there."""
+
+OPENAI_CODES: Mapping[str, str] = {"text_too_long": "context_length_exceeded", "queue_full": "rate_limit_exceeded"}
+"""Codes that programs know by OpenAI's name; all others are ours."""
+
+TEI_TYPES: Mapping[str, str] = {
+    "empty_input": "Empty",
+    "queue_full": "Overloaded",
+    "deadline_exceeded": "Overloaded",
+    "not_ready": "Unhealthy",
+    "inference_failed": "Backend",
+    "non_finite_output": "Backend",
+    "internal_error": "Backend",
+}
+"""By our code; every other fault is the caller's: ``Validation``."""
+
+
+def family_of(request: Request) -> Family:
+    """Return the API that a request speaks, as far as it is known by now."""
+    decided: Family | None = request.scope.get("state", {}).get("family")
+    path: str = request.scope["path"]
+    if decided is not None:
+        return decided
+    if path.startswith("/v1/") or path in OPENAI_PATHS:
+        return Family.OPENAI
+    if path.startswith("/models/") or path in TEI_PATHS or (path == "/" and request.method == "POST"):
+        return Family.TEI
+    return Family.NATIVE
+
+
+def speaks_tei(request: Request, body: bytes, native_keys: frozenset[str]) -> bool:
+    """Decide by the keys of a body which API it speaks, for this request's errors too.
+
+    Raises
+    ------
+    InvalidRequestError
+        If it has keys of both.
+    """
+    if f'"{TEI_KEY}"'.encode() not in body:
+        return False
+    try:
+        keys = from_json(body)
+    except ValueError:
+        return False  # whoever reads it next says so
+    if not isinstance(keys, dict) or TEI_KEY not in keys:
+        return False
+    if native_keys & keys.keys():
+        names = " or ".join(sorted(native_keys))
+        raise InvalidRequestError(f"give either {TEI_KEY} or {names}, not both", param=TEI_KEY)
+    request.state.family = Family.TEI
+    return True
+
+
+def write_error(request: Request, problem: Problem) -> Response:
+    """Write an error as the API that the request speaks has it."""
+    family = family_of(request)
+    if family is Family.OPENAI:
+        return _json(as_openai(problem), openai_status(problem), problem)
+    if family is Family.TEI:
+        return _json(as_tei(problem), problem.status, problem)
+    return write_problem(request, problem)
+
+
+def openai_status(problem: Problem) -> int:
+    """Return the status that OpenAI's clients expect."""
+    return OPENAI_STATUS.get(problem.code, 400 if problem.status == 422 else problem.status)
+
+
+def as_openai(problem: Problem) -> dict[str, object]:
+    """Word an error as OpenAI does: one nested object, its four keys always there."""
+    if problem.status == 429:
+        kind = "rate_limit_error"
+    else:
+        kind = "server_error" if problem.status >= 500 else "invalid_request_error"
+    code = OPENAI_CODES.get(problem.code, problem.code)
+    return {"error": {"message": problem.detail, "type": kind, "param": problem.param, "code": code}}
+
+
+def as_tei(problem: Problem) -> dict[str, object]:
+    """Word an error as text-embeddings-inference does: a sentence, which names the field, and a type."""
+    sentence = problem.detail
+    if problem.param is not None and problem.param not in sentence:
+        sentence = f"{problem.param}: {sentence}"
+    return {"error": sentence, "error_type": TEI_TYPES.get(problem.code, "Validation")}
+
+
+def _json(body: dict[str, object], status: int, problem: Problem) -> Response:
+    return Response(orjson.dumps(body), status, problem.headers(), "application/json")
