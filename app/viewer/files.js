@@ -2,7 +2,7 @@
 
 import { escapeXml, scriptJson } from "./text.js";
 
-/** As much of a canvas context as the map draws with, writing SVG; `measure` is a real one, for the widths of texts. */
+/** As much of a canvas context as the map needs, writing SVG; `measure` is a real one, for widths. */
 export class SvgContext {
 	constructor(width, height, measure) {
 		Object.assign(this, { width, height, measure, out: [], stack: [], globalAlpha: 1, lineWidth: 1, textAlign: "left", transform: "" });

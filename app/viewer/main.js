@@ -2,7 +2,7 @@
 
 import { colourTable, legendTicks, levels } from "./colour.js";
 import { collectModules, standalone, SvgContext } from "./files.js";
-import { FONT, MapPane, sized } from "./map.js";
+import { FONT, MapPane, sized, spot } from "./map.js";
 import { Overview } from "./overview.js";
 import { SentencePane } from "./sentence.js";
 import { pack, Recent, recording, replay, Server } from "./source.js";
@@ -30,7 +30,7 @@ const map = new MapPane({ stage: $("stage"), base: $("base"), over: $("over"), t
 const sentence = new SentencePane({ root: $("sentence"), canvas: $("shade"), onFocus: (unit) => hover(spotOf(unit)), onPin: (unit) => pin(spotOf(unit)) });
 const overview = new Overview($("overview"), (layer, head) => update({ layer, head, show: state.show === "mean" ? "mean" : "head" }));
 
-// ---- what is chosen
+// chosen
 
 function update(patch) {
 	Object.assign(state, patch);
@@ -56,7 +56,7 @@ function chooseModel() {
 	Object.assign(state, { layer: Math.min(state.layer ?? Infinity, layers - 1), head: Math.min(state.head ?? 0, heads - 1) });
 }
 
-// ---- what is read
+// read
 
 async function run() {
 	const { a, b, mode, model: name, prompt } = state, request = { texts: b || mode === "compare" ? [a, b] : [a], model: name, prompt };
@@ -115,7 +115,7 @@ function comparisonScene() {
 	return { view: buildComparison(found.values, find(found.rows, 0), find(found.columns, 1)), units, says: "with", title: "Token pairs" };
 }
 
-// ---- what is shown
+// shown
 
 async function refresh() {
 	const turn = ++turns;
@@ -165,7 +165,8 @@ function draw() {
 	sentence.show(units, reading.texts);
 	drawLegend();
 	if (scene.stats) drawHeads();
-	$("map-note").textContent = map.edges?.hidden ? `Drawn: the ${map.edges.edges.length} strongest, up to 90 % of each row. Not drawn: ${map.edges.hidden}.` : "";
+	const { edges: { length } = [], hidden } = map.edges ?? {};
+	$("map-note").textContent = !view.values.length ? "No token is left." : hidden ? `Drawn: the ${length} strongest, up to 90 % of each row. Not drawn: ${hidden}.` : "";
 	hovered = null;
 	drawFocus();
 }
@@ -203,21 +204,20 @@ function thumbnails() {
 	for (const [layer, maps] of source.layers) overview.thumbnails(layer, maps, reading.count, scene);
 }
 
-// ---- what is in focus
+// in focus
 
 function spotOf(unit) {
-	const row = scene?.view.rows.indexOf(unit) ?? -1, column = row < 0 ? scene?.view.columns.indexOf(unit) ?? -1 : -1;
-	return row < 0 && column < 0 ? null : { row, column };
+	const { rows = [], columns = [] } = scene?.view ?? {}, row = rows.indexOf(unit);
+	return spot(row, row < 0 ? columns.indexOf(unit) : -1);
 }
 
 function pinnedSpot() {
 	const find = (list, token) => list.findIndex((unit) => scene.units[unit].tokens.includes(token));
-	const row = find(scene.view.rows, state.q), column = find(scene.view.columns, state.k);
-	return row < 0 && column < 0 ? null : { row, column };
+	return spot(find(scene.view.rows, state.q), find(scene.view.columns, state.k));
 }
 
-function hover(spot) {
-	hovered = spot;
+function hover(place) {
+	hovered = place;
 	if (isWaiting || !scene) return;
 	isWaiting = true;
 	requestAnimationFrame(() => {
@@ -226,21 +226,21 @@ function hover(spot) {
 	});
 }
 
-function pin(spot) {
-	if (!spot) return;
+function pin(place) {
+	if (!place) return;
 	const token = (list, at) => scene.units[list[at]]?.tokens[0] ?? null;
-	const q = token(scene.view.rows, spot.row), k = token(scene.view.columns, spot.column);
+	const q = token(scene.view.rows, place.row), k = token(scene.view.columns, place.column);
 	update(q === state.q && k === state.k ? { q: null, k: null } : { q, k });
 }
 
 function drawFocus() {
 	if (!scene) return;
-	const { view, units, rowLabels, columnLabels, says } = scene, spot = hovered ?? pinnedSpot(), shares = new Map();
-	map.focus(spot);
-	$("hint").hidden = Boolean(spot);
-	$("table").hidden = !spot;
-	if (!spot) return sentence.shade(shares, [], ink);
-	const { row, column } = spot, isRow = row >= 0, line = lineOf(view, row, column), list = isRow ? view.columns : view.rows;
+	const { view, units, rowLabels, columnLabels, says } = scene, place = hovered ?? pinnedSpot(), shares = new Map();
+	map.focus(place);
+	$("hint").hidden = Boolean(place);
+	$("table").hidden = !place;
+	if (!place) return sentence.shade(shares, [], ink);
+	const { row, column } = place, isRow = row >= 0, line = lineOf(view, row, column), list = isRow ? view.columns : view.rows;
 	levels(line, line.length, state.scale, view.domain).forEach((level, at) => shares.set(list[at], level / 255));
 	sentence.shade(shares, [view.rows[row], view.columns[column]], ink);
 	$("caption").textContent = isRow ? `${rowLabels[row]} ${says}` : `${columnLabels[column]} ${says === "with" ? says : "is looked at by"}`;
@@ -255,7 +255,7 @@ function drawFocus() {
 	});
 }
 
-// ---- keys
+// keys
 
 function moveFocus(event) {
 	if (!scene?.view.values.length) return;
@@ -290,7 +290,7 @@ function pressKey(event) {
 	if (next) $("announce").textContent = next.text ?? next.parentElement.textContent;
 }
 
-// ---- files
+// files
 
 /** Draws the map with a caption, on what `make` gives for a width and a height. */
 function picture(make) {
@@ -332,7 +332,7 @@ async function save(kind) {
 	setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// ---- start
+// start
 
 function submit(patch) {
 	Object.assign(state, { q: null, k: null, a: first.value, b: second.value }, patch);

@@ -8,6 +8,9 @@ export const FONT = "12px system-ui, sans-serif";
 const MAX_CELL = 44, NUMBERED_CELL = 30, GRID_CELL = 12, LABELLED_CELL = 11, LINE = 20, MAX_LABEL = 92; // CSS pixels
 const BLANK = 0.05; // a renormalised row that kept less is hatched: it is no finding
 
+/** A place in a map; -1: none. */
+export const spot = (row, column) => (row < 0 && column < 0 ? null : { row, column });
+
 /** Sizes a canvas in CSS pixels; its pen (context) is measured in them. */
 export function sized(canvas, width, height, ratio = devicePixelRatio) {
 	const pen = canvas.getContext("2d");
@@ -46,7 +49,7 @@ export class MapPane {
 			return { width, height, left: room(rowLabels), right: width - room(columnLabels), top: 4, side: LINE, labelled: true };
 		}
 		const side = (left) => Math.min(MAX_CELL, (width - left - 2) / columnLabels.length);
-		const labelled = side(room(rowLabels)) >= LABELLED_CELL, left = labelled ? room(rowLabels) : 12, top = labelled ? room(columnLabels) : 12;
+		const labelled = side(room(rowLabels)) >= LABELLED_CELL, left = labelled ? room(rowLabels) : 12, top = labelled ? room(columnLabels) : 24;
 		const right = left + side(left) * columnLabels.length;
 		return { width, height: top + side(left) * rowLabels.length + 2, left, right, top, side: side(left), labelled };
 	}
@@ -121,10 +124,11 @@ export class MapPane {
 	}
 
 	writeColumn(pen, column, ground) {
-		const { left, right, top, side } = this.box, text = this.scene.columnLabels[column];
+		const { left, right, top, side, labelled } = this.box, text = this.scene.columnLabels[column], x = left + (column + 0.5) * side;
 		if (this.scene.shape === "lines") return this.write(pen, text, right + 7, this.y(column), "left", ground);
+		if (!labelled) return this.write(pen, text, x, 11, x > (left + right) / 2 ? "right" : "left", ground);
 		pen.save();
-		pen.translate(left + (column + 0.5) * side, top - 7);
+		pen.translate(x, top - 7);
 		pen.rotate(-Math.PI / 2);
 		this.write(pen, text, 0, 0, "left", ground);
 		pen.restore();
@@ -148,7 +152,6 @@ export class MapPane {
 		pen.fillText(shown, x, y);
 	}
 
-	/** The { row, column } under the pointer, -1 where it is over none. */
 	hit({ clientX, clientY }) {
 		if (!this.scene) return null;
 		const { view, shape } = this.scene, { left, right, top, side } = this.box, frame = this.base.getBoundingClientRect();
@@ -156,7 +159,7 @@ export class MapPane {
 		const index = (at, count) => (at >= 0 && at < count ? Math.floor(at) : -1);
 		const row = isLines && isRight ? -1 : index((y - top) / side, view.rows.length);
 		const column = index(isLines ? (isRight ? (y - top) / side : -1) : (x - left) / side, view.columns.length);
-		return row < 0 && column < 0 ? null : { row, column };
+		return spot(row, column);
 	}
 
 	focus(spot) {

@@ -12,8 +12,8 @@ export function withUtf16(table, texts) {
 }
 
 /**
- * Lists what rows and columns stand for: [{ tokens (indices), label, segment (null: special or prompt), start, end }].
- * A token is called by what it stands for in the text, since vocabularies may spell it in bytes; "##" continues a word.
+ * What rows and columns stand for: [{ tokens, label, segment (null: special or prompt), start, end }].
+ * A label is a piece of the text, since vocabularies may spell in bytes; "##" continues a word.
  */
 export function listUnits({ tokens, words, texts }, unit, special) {
 	const units = [], ofWord = new Map();

@@ -33,7 +33,7 @@ export function buildView(map, n, units, special, filter) {
 	return { rows, columns, values, kept, signed: false, domain: 1 };
 }
 
-/** The matrix of a comparison: the numbers of all token pairs of two units are summed. */
+/** The matrix of a comparison, token pairs of two units summed. */
 export function buildComparison(cells, rowOf, columnOf) {
 	const rows = [...new Set(rowOf)], columns = [...new Set(columnOf)];
 	const values = new Float32Array(rows.length * columns.length);
