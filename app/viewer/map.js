@@ -97,7 +97,7 @@ export class MapPane {
 		const { left, right, top, side } = this.box;
 		pen.fillStyle = this.scene.ink.warn;
 		this.scene.view.kept.forEach((kept, row) => {
-			for (let x = left; kept < BLANK && x < right; x += 6) pen.fillRect(x, top + row * side, 1, side);
+			for (let x = left; kept < BLANK && x < right; x += 9) pen.fillRect(x, top + row * side, 1, side);
 		});
 	}
 
