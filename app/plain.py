@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.errors import EmptyInputError, InvalidRequestError
+from app.naming import Rename
 from model.contract import EncodeInput
 from model.tokenizer import TokenIds
 from model.truncation import Side
 
 MAX_LIST_CHARACTERS = 2_000
 """Of a header: many clients and proxies take 8 kB of all headers together."""
-
-Rename = Callable[[str], str]
-"""``texts`` and ``texts[3]`` as the caller knows them; any other name stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +70,6 @@ def check(request: PlainRequest) -> None:
         if has_prompt and isinstance(text, list):
             name = "prompt_name" if request.prompt_name is not None else "prompt"
             raise InvalidRequestError("a prompt goes before a text, not before token ids", param=name)
-
-
-def named(field: str, *, is_list: bool) -> Rename:
-    """Name texts by the field that they came in: ``texts[3]`` is ``input[3]``, or ``input`` where that is one text."""
-
-    def rename(param: str) -> str:
-        if param == "texts" or (param == "texts[0]" and not is_list):
-            return field
-        return field + param.removeprefix("texts") if param.startswith("texts[") else param
-
-    return rename
 
 
 def is_one(texts: str | Sequence[str | int | TokenIds]) -> bool:

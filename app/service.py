@@ -7,10 +7,8 @@ Each step it names is one file: ``model/tokenizer.py`` makes ids, ``app/batcher.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,13 +18,13 @@ from app.batcher import Batcher, QueueLimits
 from app.comparison_limits import check_heads, explained_units
 from app.errors import (
     InvalidRequestError,
-    ServiceError,
     TooManyTextsError,
     UnknownModelError,
 )
-from app.limits import Limits, check_attention, check_token_states, check_whole
+from app.limits import Limits, check_attention
 from app.metrics import ModelMetrics
-from app.plain import PlainRequest, check
+from app.naming import name_in_pairs, naming, shifted
+from app.plain import PlainRequest
 from app.schemas.attention import HeadDistancesRequest
 from app.schemas.encode import (
     AttentionOptions,
@@ -37,7 +35,7 @@ from app.schemas.encode import (
 from app.schemas.similarity import SimilarityRequest
 from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
 from model.embedder import Embedder
-from model.errors import InputError, TextTooLongError
+from model.errors import TextTooLongError
 from model.head_distance import HeadDistances, HeadPicture, draw
 from model.maps import Units
 from model.similarity import WideArray, merge
@@ -189,7 +187,7 @@ class Service:
         dimensions = model.embedder.check_dimensions(request.dimensions)
         asked = _asked_items(request.attention, len(texts))
         selection = _selection(model, request.attention)
-        inputs, tokenize_seconds = await self._tokenize(model, texts, request, details=selection is not None)
+        inputs, tokenize_seconds = await self.tokenize_texts(model, texts, request, details=selection is not None)
         if selection is not None and request.attention is not None:
             as_list = request.attention.encoding == "list" and not binary
             check_attention(selection, {index: inputs[index] for index in sorted(asked)}, self.limits, as_list=as_list)
@@ -201,27 +199,27 @@ class Service:
             )
             for index in range(len(inputs))
         ]
-        rows, timings = await self._run(model, inputs, specs, tokenize_seconds, route)
+        rows, timings = await self.run(model, inputs, specs, tokenize_seconds, route)
         embeddings = np.stack([row.embedding for row in rows if row.embedding is not None])
         return Encoded(model, inputs, embeddings, rows, selection, timings)
 
     async def similarity(self, request: SimilarityRequest, *, route: str) -> Encoded:
         """Encode the texts of a comparison; those of pairs one after the other, a1, b1, a2, b2, ..."""
-        with _naming(_name_in_pairs if request.pairs is not None else str):
+        with naming(name_in_pairs if request.pairs is not None else str):
             return await self._similarity(request, route)
 
     async def explain(self, request: SimilarityRequest, *, route: str) -> Explained:
         """Find what each pair of tokens adds to the cosines of a request's pairs."""
-        with _naming(_name_in_pairs):
+        with naming(name_in_pairs):
             return await self._explain(request, route)
 
     async def _similarity(self, request: SimilarityRequest, route: str) -> Encoded:
         model = self.find_model(request.model)
         texts = request.texts or [text for pair in request.pairs or () for text in pair]
         dimensions = model.embedder.check_dimensions(request.dimensions)
-        inputs, tokenize_seconds = await self._tokenize(model, texts, request, details=False)
+        inputs, tokenize_seconds = await self.tokenize_texts(model, texts, request, details=False)
         specs = [OutputSpec(dimensions=dimensions)] * len(inputs)
-        rows, timings = await self._run(model, inputs, specs, tokenize_seconds, route)
+        rows, timings = await self.run(model, inputs, specs, tokenize_seconds, route)
         embeddings = np.stack([row.embedding for row in rows if row.embedding is not None])
         return Encoded(model, inputs, embeddings, rows, None, timings)
 
@@ -231,7 +229,7 @@ class Service:
         embedder.check_explainable()
         dimensions = embedder.check_dimensions(request.dimensions)
         texts = [text for pair in request.pairs or () for text in pair]
-        inputs, tokenize_seconds = await self._tokenize(model, texts, request, details=True)
+        inputs, tokenize_seconds = await self.tokenize_texts(model, texts, request, details=True)
         limit = self.limits.max_attention_values_list
         units = await asyncio.to_thread(explained_units, embedder, inputs, request.unit, limit)
         maps: list[WideArray] = []
@@ -254,7 +252,7 @@ class Service:
         texts: Sequence[Text] = [request.texts] if isinstance(request.texts, str) else request.texts
         selection = model.embedder.select_attention("all", "all", param="model")
         hides = request.special == "renormalize"
-        inputs, tokenize_seconds = await self._tokenize(model, texts, request, details=hides)
+        inputs, tokenize_seconds = await self.tokenize_texts(model, texts, request, details=hides)
         hidden = [item.tokens.special if item.tokens is not None else None for item in inputs]
         values = [selection.num_values(item.num_tokens) for item in inputs]
         check_heads(hidden, values, self.limits.max_attention_values_computed)
@@ -272,38 +270,11 @@ class Service:
         picture = await asyncio.to_thread(lambda: draw(distances.distances()))
         return ComparedHeads(model, inputs, selection, picture, timings)
 
-    async def embed(self, request: PlainRequest, *, route: str) -> Encoded:
-        """Encode texts and token ids as the compatible APIs send them; rows hold token states where they are asked."""
-        with _naming(request.rename):
-            check(request)
-            model = self.find_model(request.model)
-            dimensions = model.embedder.check_dimensions(request.dimensions)
-            inputs, tokenize_seconds = await self._tokenize(model, request.texts, request, details=False)
-            if request.token_states:
-                num_tokens = sum(item.num_tokens for item in inputs)
-                check_token_states(num_tokens, model.embedder.info.hidden_size, self.limits)
-            states = request.token_states
-            spec = OutputSpec(not states, request.normalize, dimensions, token_states=states)
-            rows, timings = await self._run(model, inputs, [spec] * len(inputs), tokenize_seconds, route)
-            found = [row.embedding for row in rows if row.embedding is not None]
-            embeddings = np.stack(found) if found else np.empty((0, 0), dtype=np.float32)
-            return Encoded(model, inputs, embeddings, rows, None, timings)
-
-    async def tokenize_whole(self, request: PlainRequest, texts: Sequence[str]) -> Tokenized:
-        """Tokenize ``texts``, those of a request with their prompt before them, and cut nothing away."""
-        with _naming(request.rename):
-            check(request)
-            check_whole(texts, self.limits)
-            model = self.find_model(request.model)
-            bare = replace(request, prompt_name=None, prompt="")
-            inputs, seconds = await self._tokenize(model, texts, bare, details=True, whole=True)
-            return Tokenized(model, inputs, Timings(seconds))
-
     async def tokenize(self, request: TokenizeRequest) -> Tokenized:
         """Tokenize the texts of a request."""
         model = self.find_model(request.model)
         texts: Sequence[Text] = [request.texts] if isinstance(request.texts, str) else request.texts
-        inputs, seconds = await self._tokenize(model, texts, request, details=True)
+        inputs, seconds = await self.tokenize_texts(model, texts, request, details=True)
         return Tokenized(model, inputs, Timings(seconds))
 
     def find_model(self, name: str | None) -> ServedModel:
@@ -319,7 +290,7 @@ class Service:
             raise UnknownModelError(f"no such model is served; served are {', '.join(self.models)}", param="model")
         return self.models[name]
 
-    async def _tokenize(
+    async def tokenize_texts(
         self,
         model: ServedModel,
         texts: Sequence[Text | TokenIds],
@@ -329,7 +300,7 @@ class Service:
         whole: bool = False,
     ) -> tuple[list[EncodeInput], float]:
         """Turn texts into ids, off the event loop when they are long; returns the seconds it took as well."""
-        self._check_texts(texts)
+        self.check_texts(texts)
         tokenizer = model.embedder.tokenizer
         prompt = tokenizer.prompt(options.prompt_name, options.prompt)
         truncate = options.truncate
@@ -349,7 +320,7 @@ class Service:
                 inputs = await asyncio.to_thread(encode)
         return inputs, self._clock() - started
 
-    async def _run(
+    async def run(
         self,
         model: ServedModel,
         inputs: list[EncodeInput],
@@ -391,7 +362,7 @@ class Service:
         """
         deadline = None if self.timeout_seconds is None else self._clock() + self.timeout_seconds
         for turn in turns:
-            with _naming(partial(_shifted, by=turn.start)):
+            with naming(partial(shifted, by=turn.start)):
                 rows = await model.batcher.submit(inputs[turn], specs[turn], deadline)
             timings = replace(
                 timings,
@@ -402,7 +373,7 @@ class Service:
         _record(model, inputs, timings, route)
         return timings
 
-    def _check_texts(self, texts: Sequence[Text | TokenIds]) -> None:
+    def check_texts(self, texts: Sequence[Text | TokenIds]) -> None:
         """Refuse too many texts, and texts of too many characters, before any work is done on them."""
         if len(texts) > self.limits.max_texts:
             raise TooManyTextsError(
@@ -448,34 +419,6 @@ def _record(model: ServedModel, inputs: Sequence[EncodeInput], timings: Timings,
         queue_seconds=timings.queue,
         inference_seconds=timings.inference,
     )
-
-
-@contextmanager
-def _naming(rename: Callable[[str], str]) -> Iterator[None]:
-    """Name the field at fault as the caller knows it."""
-    try:
-        yield
-    except (ServiceError, InputError) as error:
-        if error.param is not None:
-            error.param = rename(error.param)
-        raise
-
-
-def _shifted(param: str, by: int) -> str:
-    """Name a text of a stretch by its place in the whole request."""
-    match = re.fullmatch(r"texts\[(\d+)\]", param)
-    return param if match is None else f"texts[{by + int(match[1])}]"
-
-
-def _name_in_pairs(param: str) -> str:
-    """Name a text of the flattened pairs as the caller knows it: ``texts[3]`` is ``pairs[1][1]``."""
-    match = re.fullmatch(r"texts(?:\[(\d+)\])?", param)
-    if match is None:
-        return param
-    if match[1] is None:
-        return "pairs"
-    pair, side = divmod(int(match[1]), 2)
-    return f"pairs[{pair}][{side}]"
 
 
 def _num_characters(text: Text | TokenIds) -> int:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from app.answers import dumps
 from app.openai_answers import describe_models, write_embeddings
 from app.plain import truncation_headers
+from app.plain_flows import embed
 from app.requests import read_body, while_connected
 from app.routes.encode import INLINE_VALUES, json_body, server_timing
 from app.schemas.openai import (
@@ -58,8 +59,7 @@ async def embeddings(request: Request) -> Response:
     """Encode texts or token ids."""
     started = time.perf_counter()
     body = await read_body(request, OpenAIEmbeddingsRequest, max_body_bytes(request))
-    service = service_of(request)
-    encoded = await while_connected(request, service.embed(body.plain(), route=route_of(request)))
+    encoded = await while_connected(request, embed(service_of(request), body.plain(), route=route_of(request)))
     writing = time.perf_counter()
     if encoded.embeddings.size <= INLINE_VALUES:
         content = write_embeddings(encoded, body.encoding_format)

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from app.plain import PlainRequest, as_list, is_one, named
+from app.naming import named
+from app.plain import PlainRequest, as_list, is_one
 from app.schemas.encode import MAX_PROMPT_CHARACTERS, Body, Dimensions, Index
 
 # What is empty is refused where its place in the request is known; the schema says it all the same.

@@ -1,4 +1,4 @@
-"""What the compatible APIs ask for, and how their texts are called. The flow: tests/app/test_service.py."""
+"""What the compatible APIs ask for, and which texts were cut. The flows: tests/app/test_plain_flows.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.errors import EmptyInputError, InvalidRequestError
-from app.plain import MAX_LIST_CHARACTERS, PlainRequest, as_list, check, is_one, named, truncation_headers
+from app.plain import MAX_LIST_CHARACTERS, PlainRequest, as_list, check, is_one, truncation_headers
 from model.contract import EncodeInput
 
 
@@ -51,21 +51,6 @@ def test_no_prompt_goes_before_token_ids(name: str) -> None:
         check(PlainRequest(["a", [1]], **fields))
     assert refused.value.param == name
     check(PlainRequest(["a"], **fields))
-
-
-@pytest.mark.parametrize(
-    ("param", "as_one", "as_many"),
-    [
-        ("texts", "input", "input"),
-        ("texts[0]", "input", "input[0]"),
-        ("texts[3]", "input[3]", "input[3]"),
-        ("dimensions", "dimensions", "dimensions"),
-    ],
-)
-def test_texts_have_the_callers_name(param: str, as_one: str, as_many: str) -> None:
-    """A field that holds one text is named as a whole."""
-    assert named("input", is_list=False)(param) == as_one
-    assert named("input", is_list=True)(param) == as_many
 
 
 @pytest.mark.parametrize(

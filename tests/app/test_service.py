@@ -10,16 +10,13 @@ import numpy as np
 import pytest
 
 from app.errors import (
-    AnswerTooLargeError,
     AttentionTooLargeError,
     DeadlineExceededError,
-    EmptyInputError,
     InvalidRequestError,
     TooManyTextsError,
     UnknownModelError,
 )
 from app.limits import Limits
-from app.plain import PlainRequest, named
 from app.schemas.encode import AttentionOptions, EncodeRequest, TokenizeRequest
 from app.schemas.similarity import SimilarityRequest
 from app.service import INLINE_CHARACTERS, Encoded, Service
@@ -199,63 +196,3 @@ async def test_the_deadline_counts_from_the_request(server: Served) -> None:
             with pytest.raises(DeadlineExceededError):
                 await second
         assert len(embedder.batches) == 1 + is_run
-
-
-async def test_token_ids_are_a_text_that_is_tokenized_already(server: Served) -> None:
-    """The ids of a text, special tokens and all, give the text's embedding; ids and texts may be mixed."""
-    texts = ["the cat sat", "a dog barked"]
-    ids = [item.input_ids for item in server.embedder.tokenizer.encode(texts)]
-    mixed = await service_of(server).embed(PlainRequest([texts[0], ids[1], ids[0]]), route="/embed")
-    expected = server.embedder.encode([texts[0], texts[1], texts[0]])
-    np.testing.assert_allclose(mixed.embeddings, expected, atol=1e-6)
-    assert server.sample("eyeline_texts_total", model="tiny", route="/embed") == 3
-
-
-async def test_token_states_come_in_place_of_an_embedding(server: Served) -> None:
-    """One vector a token; their mean is what the embedding is made of."""
-    found = await service_of(server).embed(PlainRequest(["the cat", "dog"], token_states=True), route="/embed_all")
-    assert found.embeddings.size == 0
-    for row, item, text in zip(found.rows, found.inputs, ("the cat", "dog"), strict=True):
-        assert row.token_states is not None
-        assert row.token_states.shape == (item.num_tokens, 16)
-        mean = row.token_states.mean(axis=0)
-        np.testing.assert_allclose(mean / np.linalg.norm(mean), server.embedder.encode(text)[0], atol=1e-5)
-
-
-async def test_token_states_are_counted_before_they_are_computed(serve: Serve) -> None:
-    """3 tokens of 16 numbers, twice, are 96: one less is refused, and nothing was run."""
-    async with serve(max_token_values=95) as server:
-        request = PlainRequest(["cat", "dog"], token_states=True, rename=named("inputs", is_list=True))
-        with pytest.raises(AnswerTooLargeError) as refused:
-            await service_of(server).embed(request, route="/embed_all")
-        assert (refused.value.limit, refused.value.actual, refused.value.param) == (95, 96, "inputs")
-        assert server.embedder.batches == []
-    async with serve(max_token_values=96) as server:
-        assert (await service_of(server).embed(request, route="/embed_all")).rows
-
-
-async def test_errors_name_the_field_of_the_family(serve: Serve) -> None:
-    """Whoever finds the fault, the tokenizer or this module."""
-    async with serve(max_text_characters=20, max_texts=2) as server:
-        service = service_of(server)
-        for texts, error, param in (
-            (["a", ""], EmptyInputError, "input[1]"),
-            (["a", "b" * 21], TextTooLongError, "input[1]"),
-            (["a", [5] * 21], TextTooLongError, "input[1]"),
-            (["a"] * 3, TooManyTextsError, "input"),
-        ):
-            request = PlainRequest(cast(Any, texts), rename=named("input", is_list=True))
-            with pytest.raises(error) as refused:
-                await service.embed(request, route="/v1/embeddings")
-            assert refused.value.param == param
-
-
-async def test_a_text_to_look_at_is_whole(serve: Serve) -> None:
-    """Nothing is cut, but all texts together are bounded."""
-    async with serve(max_text_characters=200) as server:
-        service = service_of(server)
-        [item] = (await service.tokenize_whole(PlainRequest(["a " * 50]), ["a " * 50])).inputs
-        assert (item.num_tokens, item.is_truncated, item.tokens is not None) == (52, False, True)
-        texts = ["a" * 101, "b" * 100]
-        with pytest.raises(AnswerTooLargeError):
-            await service.tokenize_whole(PlainRequest(texts), texts)
