@@ -97,13 +97,14 @@ const unitsOf = (from, special) => ((from.units ??= {})[state.unit + special] ??
 
 async function attentionScene() {
 	const { show, layer, head, special } = state, { count, texts } = reading;
-	const [maps, stats, likeness] = await Promise.all([
-		show === "rollout" ? source.rollout() : source.layer(layer), source.stats(special), state.order === "likeness" && source.likeness(),
+	const [maps] = await Promise.all([
+		show === "rollout" ? source.rollout() : source.layer(layer),
+		Promise.all([source.stats(special), state.order === "likeness" && source.likeness()]).then(drawHeads),
 	]);
 	const cells = { head: () => maps.subarray(head * count ** 2), mean: () => meanHeads(maps, heads, count), rollout: () => maps }[show]();
 	const title = { head: `Layer ${layer} · head ${head}`, mean: `Layer ${layer} · mean of its heads`, rollout: "Rollout over all layers" }[show];
 	const units = unitsOf(reading, special), filter = texts.length > 1 ? state.filter : "all";
-	return { view: buildView(cells, count, units, special, filter), units, stats, likeness, filter, says: "looks at", title };
+	return { view: buildView(cells, count, units, special, filter), units, filter, says: "looks at", title };
 }
 
 function comparisonScene() {
@@ -164,7 +165,7 @@ function draw() {
 	map.show(scene);
 	sentence.show(units, reading.texts);
 	drawLegend();
-	if (scene.stats) drawHeads();
+	thumbnails();
 	const { edges: { length } = [], hidden } = map.edges ?? {};
 	$("map-note").textContent = !view.values.length ? "No token is left." : hidden ? `Drawn: the ${length} strongest, up to 90 % of each row. Not drawn: ${hidden}.` : "";
 	hovered = null;
@@ -182,8 +183,8 @@ function drawLegend() {
 	}));
 }
 
-function drawHeads() {
-	const { stats, likeness } = scene, { layer, head, show, colour, order } = state;
+function drawHeads([stats, likeness]) {
+	const { layer, head, show, colour, order } = state;
 	const isPattern = colour === "pattern", statistic = isPattern ? "entropy" : colour, values = stats[statistic];
 	const { dataset, text } = named("colour").namedItem(statistic), value = ([of, at]) => values[of][at] ?? 0;
 	let places = range(layers * heads).map((at) => [Math.floor(at / heads), at % heads]);
@@ -191,7 +192,6 @@ function drawHeads() {
 	if (likeness) places = likeness.order.map((at) => likeness.heads[at]);
 	const most = Number(dataset.most) || Math.max(...values.flat(), 1e-9);
 	overview.show({ heads, values, most, name: text.toLowerCase(), isPattern, places, isPlain: order === "layer", layer, head, show, ink });
-	thumbnails();
 	for (const cell of all("[data-stat]")) {
 		const shown = show === "head" ? stats[cell.dataset.stat]?.[layer][head] ?? null : null;
 		cell.parentElement.hidden = shown === null;
@@ -200,7 +200,7 @@ function drawHeads() {
 }
 
 function thumbnails() {
-	if (!scene?.stats || state.colour !== "pattern") return;
+	if (!scene?.filter || state.colour !== "pattern") return;
 	for (const [layer, maps] of source.layers) overview.thumbnails(layer, maps, reading.count, scene);
 }
 
@@ -295,7 +295,7 @@ function pressKey(event) {
 /** Draws the map with a caption, on what `make` gives for a width and a height. */
 function picture(make) {
 	const { width, height } = map.box, pen = make(width, height + HEADROOM), { unit, special, scale, filter } = state;
-	const about = [scene.title, unit, ...(scene.stats ? [special, filter] : []), scale];
+	const about = [scene.title, unit, ...(scene.filter ? [special, filter] : []), scale];
 	pen.fillStyle = ink.surface;
 	pen.fillRect(0, 0, width, height + HEADROOM);
 	pen.fillStyle = ink.text;

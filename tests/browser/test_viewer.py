@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Download, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Download, Locator, Page, Route, expect, sync_playwright
 
 from app.routes.viewer import HEADERS
 from tests.e2e.conftest import MODEL, ROOT, SERVER_PYTHON, Server
@@ -241,6 +241,34 @@ def test_statistics_are_those_of_the_head_in_view(open_page: Open, server: Serve
         expected = entry["stats"]["effective_tokens"][0][5]
         expect(page.locator("[data-stat=effective_tokens]")).to_have_text(f"{expected:.2f}")
         expect(page.locator("[data-stat=kept_mass]")).to_be_visible(visible=special != "keep")
+
+
+def test_statistics_come_first(open_page: Open, server: Server) -> None:
+    """Before any map has arrived, every tile has its statistic and a tint; the maps take their places as they come."""
+    page = open_page()
+    held: list[Route] = []
+    is_holding = True
+
+    def hold_maps(route: Route) -> None:
+        if is_holding and route.request.headers["accept"] != "application/json":
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/encode", hold_maps)
+    page.get_by_role("button", name="What is “it”?").click()
+    tiles = page.locator("#overview button")
+    expect(tiles).to_have_count(LAYERS * HEADS)
+    expect(page.locator("#overview canvas:not([hidden])")).to_have_count(0)
+    titles = "tiles => tiles.map((tile) => [tile.title, tile.style.backgroundColor])"
+    shown = tiles.evaluate_all(titles)
+    assert all(re.fullmatch(r"Layer \d, head \d+: entropy [\d.]+", title) for title, _ in shown)
+    assert len({colour for _, colour in shown}) > 20
+    is_holding = False
+    for route in held:
+        route.continue_()
+    settled(page)
+    expect(page.locator("#overview canvas:not([hidden])")).to_have_count(LAYERS * HEADS)
 
 
 def test_pin(open_page: Open) -> None:
