@@ -26,10 +26,10 @@ export function levels(values, columns, scale, domain) {
 			top = 0;
 			for (let at = base; at < base + columns; at++) top = Math.max(top, Math.abs(values[at]));
 		}
-		const factor = top > 0 ? 1 / top : 0, isRoot = scale === "sqrt";
+		const factor = 1 / top, isRoot = scale === "sqrt";
 		for (let at = base; at < base + columns; at++) {
 			const share = Math.min(Math.abs(values[at]) * factor, 1), level = (isRoot ? Math.sqrt(share) : share) * 255 + 0.5;
-			out[at] = values[at] < 0 ? -level : level;
+			out[at] = values[at] < 0 ? -level : level; // in a row of zeros no number, which is stored as 0
 		}
 	}
 	return out;

@@ -64,7 +64,7 @@ test("pure modules join and run as one, too", async () => {
 });
 
 test("the file holds its data whole, and hostile texts end no element and add none", () => {
-  const hostile = "</script><script>alert(1)</script><!--$&$1`";
+  const hostile = "</script><script>alert(1)</script><!--$&$1$`$'$$";
   const data = { fragment: "a=1", answers: { [hostile]: [[["x", hostile]], "AAAA"] } };
   const page = standalone(HTML, CSS, MODULES, data);
   const scripts = [...page.matchAll(/<script[^>]*>([\s\S]*?)<\/script>/g)];

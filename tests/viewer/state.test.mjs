@@ -18,6 +18,11 @@ test("every flag, at every value, makes the round trip", () => {
   }
 });
 
+test("the flags are those of the documents: an address that was shared stays good", () => {
+  const names = "mode a b model prompt layer head show unit special scale view filter colour order q k rows theme keys";
+  assert.deepEqual(Object.keys(FLAGS), names.split(" "));
+});
+
 test("all flags away from their defaults at once make the round trip", () => {
   const state = Object.fromEntries(Object.entries(FLAGS).map(([name, kind]) => [name, values(kind).at(-1)]));
   assert.deepEqual(readFragment(writeFragment(state).fragment), state);

@@ -72,6 +72,11 @@ test("renormalised rows sum to 1, and still say what they kept", () => {
   }
 });
 
+test("a word of several pieces kept the mean of what they kept", () => {
+  const tokens = buildView(MAP, N, without(TOKENS), "mask", "all"), words = buildView(MAP, N, without(WORDS), "mask", "all");
+  near([words.kept[1]], [(tokens.kept[1] + tokens.kept[2] + tokens.kept[3]) / 3]);
+});
+
 test("special tokens are hidden before words are made: dividing first and merging first differ", () => {
   const view = buildView(MAP, N, without(WORDS), "renormalize", "all");
   const specials = [0, 6, 9], row = without(WORDS).findIndex((one) => one.tokens.length === 3);
