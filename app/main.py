@@ -24,7 +24,7 @@ from app.middleware import RequestRecord
 from app.openapi import describe
 from app.problems import install_handlers
 from app.requests import install_client_gone
-from app.routes import attention, encode, health, openai, viewer
+from app.routes import attention, encode, health, openai, shared, tei, viewer
 from app.service import ServedModel, Service
 from app.settings import Settings
 from app.state import ServerState
@@ -43,7 +43,10 @@ DRAIN_SECONDS = 30.0
 UNMEASURED_TOKENS_PER_SECOND = 2_000.0
 """What a server without warm-up assumes of its speed until batches have run: less than any machine we measured."""
 
-TEXT_ROUTES = ("/encode", "/similarity", "/attention/heads", "/v1/embeddings", "/embeddings")
+TEXT_ROUTES = (
+    *("/encode", "/similarity", "/attention/heads", "/v1/embeddings", "/embeddings", "/embed", "/embed_all", "/"),
+    *("/models/{name}/embed", "/models/{name}/embed_all", "/models/{name}/similarity"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
     FastAPI
         Its ``state.server`` is a :class:`~app.state.ServerState`; not ready before its lifespan has begun.
     """
-    routers = [encode.router, attention.router, openai.router, health.router]
+    routers = [encode.router, shared.router, attention.router, openai.router, tei.router, health.router]
     if settings.viewer:
         routers.append(viewer.router)
     routes = {str(getattr(route, "path", "")) for router in routers for route in router.routes}

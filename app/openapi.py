@@ -12,8 +12,20 @@ from app.schemas.attention import HeadDistancesRequest
 from app.schemas.encode import EncodeRequest, TokenizeRequest
 from app.schemas.openai import OpenAIEmbeddingsRequest
 from app.schemas.similarity import SimilarityRequest
+from app.schemas.tei import (
+    TeiDecodeRequest,
+    TeiEmbedAllRequest,
+    TeiEmbedRequest,
+    TeiSimilarityRequest,
+    TeiTokenizeRequest,
+)
 
-REQUESTS = (EncodeRequest, SimilarityRequest, TokenizeRequest, HeadDistancesRequest, OpenAIEmbeddingsRequest)
+REQUESTS = (
+    *(EncodeRequest, SimilarityRequest, TokenizeRequest, HeadDistancesRequest, OpenAIEmbeddingsRequest),
+    *(TeiEmbedRequest, TeiEmbedAllRequest, TeiSimilarityRequest, TeiTokenizeRequest, TeiDecodeRequest),
+)
+SHARED_PATHS = ("/similarity", "/tokenize")
+"""Their errors have the shape of the API that the body speaks."""
 
 REQUEST_ID_HEADER = {
     "description": "The caller's own where it is valid, else a new one.",
@@ -39,6 +51,7 @@ def describe(app: FastAPI) -> None:
             _, requests = models_json_schema([(model, "validation") for model in REQUESTS], ref_template=template)
             schema["components"]["schemas"] |= requests["$defs"]
             _mark_problems(schema)
+            _add_second_shape(schema)
             _add_headers(schema)
             app.openapi_schema = schema
         return app.openapi_schema
@@ -55,6 +68,15 @@ def _mark_problems(schema: dict[str, Any]) -> None:
                 reference = content.get("application/json", {}).get("schema", {}).get("$ref", "")
                 if reference.endswith("/ProblemResponse"):
                     content["application/problem+json"] = content.pop("application/json")
+
+
+def _add_second_shape(schema: dict[str, Any]) -> None:
+    """Name the other shape that the errors of shared paths may have."""
+    for path in SHARED_PATHS:
+        for response in schema["paths"][path]["post"]["responses"].values():
+            if "application/problem+json" in response["content"]:
+                reference = {"$ref": "#/components/schemas/TeiErrorResponse"}
+                response["content"]["application/json"] = {"schema": reference}
 
 
 def _add_headers(schema: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The native API: ``POST /encode``, ``/similarity``, ``/tokenize``."""
+"""The native API: ``POST /encode``; what its other routes share with it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from app.answers import CONTENT_TYPES, negotiate, num_values, write_encoded, write_tokenized
+from app.answers import CONTENT_TYPES, negotiate, num_values, write_encoded
 from app.requests import read_body, while_connected
-from app.schemas.encode import (
-    EncodeRequest,
-    EncodeResponse,
-    ProblemResponse,
-    TokenizeRequest,
-    TokenizeResponse,
-)
-from app.schemas.similarity import SimilarityRequest, SimilarityResponse
-from app.service import Encoded, Explained, Timings
-from app.similarity_answers import write_explained, write_similarity
+from app.schemas.encode import EncodeRequest, EncodeResponse, ProblemResponse
+from app.service import Timings
 from app.state import max_body_bytes, service_of
 
 INLINE_VALUES = 20_000
@@ -29,14 +21,11 @@ INLINE_VALUES = 20_000
 router = APIRouter(tags=["texts"])
 
 
-def json_body(schema: type[BaseModel]) -> dict[str, Any]:
-    """Describe a body for ``/openapi.json``: routes read it themselves, so FastAPI does not see it."""
-    return {
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema.__name__}"}}},
-        }
-    }
+def json_body(*schemas: type[BaseModel]) -> dict[str, Any]:
+    """Describe a body, one of ``schemas``: routes read it themselves, so FastAPI does not see it."""
+    references = [{"$ref": f"#/components/schemas/{schema.__name__}"} for schema in schemas]
+    schema = references[0] if len(references) == 1 else {"anyOf": references}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -96,46 +85,3 @@ async def encode(request: Request) -> Response:
     encoded.model.metrics.serialized(time.perf_counter() - writing)
     headers = {"Server-Timing": server_timing(encoded.timings, started)}
     return Response(content, headers=headers, media_type=CONTENT_TYPES[form])
-
-
-@router.post(
-    "/similarity",
-    response_model=SimilarityResponse,
-    responses=PROBLEMS | not_supported("This model's cosines cannot be explained"),
-    openapi_extra=json_body(SimilarityRequest),
-    summary="Cosines of texts, each with all or two by two",
-)
-async def similarity(request: Request) -> Response:
-    """Compare texts."""
-    started = time.perf_counter()
-    body = await read_body(request, SimilarityRequest, max_body_bytes(request))
-    service = service_of(request)
-    found: Encoded | Explained
-    if body.explain:
-        found = await while_connected(request, service.explain(body, route="/similarity"))
-        writing = time.perf_counter()
-        content = await asyncio.to_thread(write_explained, found, body.unit)
-    else:
-        found = await while_connected(request, service.similarity(body, route="/similarity"))
-        writing = time.perf_counter()
-        content = await asyncio.to_thread(write_similarity, found, is_pairs=body.pairs is not None)
-    found.model.metrics.serialized(time.perf_counter() - writing)
-    headers = {"Server-Timing": server_timing(found.timings, started)}
-    return Response(content, headers=headers, media_type="application/json")
-
-
-@router.post(
-    "/tokenize",
-    response_model=TokenizeResponse,
-    responses=PROBLEMS,
-    openapi_extra=json_body(TokenizeRequest),
-    summary="Tokens and words of texts, as the model reads them",
-)
-async def tokenize(request: Request) -> Response:
-    """Tokenize texts without encoding them."""
-    started = time.perf_counter()
-    body = await read_body(request, TokenizeRequest, max_body_bytes(request))
-    tokenized = await while_connected(request, service_of(request).tokenize(body))
-    content = await asyncio.to_thread(write_tokenized, tokenized)
-    headers = {"Server-Timing": server_timing(tokenized.timings, started)}
-    return Response(content, headers=headers, media_type="application/json")

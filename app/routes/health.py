@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 
-from app.schemas.encode import MAX_PROMPT_CHARACTERS, ProblemResponse
+from app.schemas.encode import MAX_PROMPT_CHARACTERS
 from app.schemas.info import Health, InfoResponse, ServedModelInfo
+from app.schemas.tei import TeiErrorResponse
 from app.service import ServedModel
 from app.state import ServerState, service_of, state_of
 from app.version import VERSION
@@ -50,7 +51,7 @@ async def info(request: Request) -> InfoResponse:
     return _info(request, None)
 
 
-@router.get("/models/{name}/info", responses={404: {"model": ProblemResponse, "description": "No such model"}})
+@router.get("/models/{name}/info", responses={404: {"model": TeiErrorResponse, "description": "No such model"}})
 async def info_of_model(request: Request, name: str) -> InfoResponse:
     """Say the same with another model than the first as the one that the first fields describe."""
     return _info(request, name)

@@ -22,7 +22,16 @@ BODIES = {
 COMPATIBLE = {
     "/v1/embeddings": "OpenAIEmbeddingsRequest",
     "/embeddings": "OpenAIEmbeddingsRequest",
+    **{
+        prefix + path: f"Tei{name}Request"
+        for prefix in ("", "/models/{name}")
+        for path, name in (("/embed", "Embed"), ("/embed_all", "EmbedAll"), ("/decode", "Decode"))
+    },
+    "/models/{name}/similarity": "TeiSimilarityRequest",
+    "/models/{name}/tokenize": "TeiTokenizeRequest",
 }
+SHARED = {"/similarity": "TeiSimilarityRequest", "/tokenize": "TeiTokenizeRequest"}
+"""Paths of ours that take the body of another API as well."""
 LISTS = {"/v1/models", "/models", "/v1/models/{name}"}
 FOR_ANY_MODEL = {"/tokenize"}
 """Routes that every model can answer; of the others each has something that some models cannot do."""
@@ -79,19 +88,79 @@ async def test_bodies_are_described(schema: dict[str, Any], path: str, name: str
     """A route that reads its body itself still says what the body is, and that there must be one."""
     body = schema["paths"][path]["post"]["requestBody"]
     assert body["required"] is True
-    assert body["content"] == {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    names = [name, *([SHARED[path]] if path in SHARED else [])]
+    assert list(references(body)) == [f"#/components/schemas/{one}" for one in names]
+    assert list(body["content"]) == ["application/json"]
     assert schema["components"]["schemas"][name]["additionalProperties"] is False
 
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_errors_are_described(schema: dict[str, Any], path: str) -> None:
-    """Every status a route can answer is listed, errors as application/problem+json."""
+    """Every status a route can answer is listed, errors as application/problem+json; where the body may speak another
+    API, in its shape too.
+    """
     responses = schema["paths"][path]["post"]["responses"]
     expected = {"200", "400", "404", "406", "413", "415", "422", "429", "500", "503", "504"}
     assert set(responses) == (expected if path in FOR_ANY_MODEL else expected | {"501"})
     for status, response in responses.items():
         if status != "200":
-            assert list(response["content"]) == ["application/problem+json"]
+            second = ["application/json"] if path in SHARED else []
+            assert list(response["content"]) == ["application/problem+json", *second]
+
+
+ACCEPTED_OF_OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/embeddings", {"input": "a"}),
+    ("/v1/embeddings", {"input": [5, 6], "encoding_format": "base64", "user": "u", "dimensions": None}),
+    ("/embeddings", {"input": [[5], [6, 7]], "model": "tiny", "truncate": False}),
+    ("/embed", {"inputs": "a"}),
+    ("/embed", {"inputs": ["a", [5]], "normalize": False, "truncate": None, "unknown": 1}),
+    ("/embed_all", {"inputs": [5, 6], "truncation_direction": "left"}),
+    ("/decode", {"ids": [5, 6]}),
+    ("/decode", {"ids": [[5, 6], [7]], "skip_special_tokens": False}),
+    ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b", "c"]}, "parameters": None}),
+    ("/tokenize", {"inputs": ["a", "b"], "add_special_tokens": False}),
+]
+REFUSED_BY_OTHERS: list[tuple[str, dict[str, Any], int]] = [
+    ("/v1/embeddings", {"input": ""}, 400),
+    ("/v1/embeddings", {"input": []}, 400),
+    ("/v1/embeddings", {"input": [[]]}, 400),
+    ("/v1/embeddings", {"input": "a", "unknown": 1}, 400),
+    ("/embed", {"inputs": ["a", ""]}, 400),
+    ("/embed", {"inputs": [5, "a"]}, 422),
+    ("/embed", {"inputs": "a", "normalize": None}, 422),
+    ("/embed_all", {"inputs": "a", "truncation_direction": "up"}, 422),
+    ("/decode", {"ids": []}, 400),
+    ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 400),
+    ("/tokenize", {"inputs": None}, 422),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), ACCEPTED_OF_OTHERS)
+async def test_bodies_of_other_apis_fit(
+    server: Served, schema: dict[str, Any], path: str, body: dict[str, Any]
+) -> None:
+    """What is taken is valid by the schema of the body, and so is the answer."""
+    response = await server.post(path, body)
+    assert response.status_code == 200, response.text
+    operation = schema["paths"][path]["post"]
+    for described, value in (
+        (operation["requestBody"]["content"]["application/json"]["schema"], body),
+        (operation["responses"]["200"]["content"]["application/json"]["schema"], response.json()),
+    ):
+        jsonschema_rs.Draft202012Validator({**described, "components": schema["components"]}).validate(value)
+
+
+@pytest.mark.parametrize(("path", "body", "status"), REFUSED_BY_OTHERS)
+async def test_what_other_apis_refuse_does_not_fit(
+    server: Served, schema: dict[str, Any], path: str, body: dict[str, Any], status: int
+) -> None:
+    """What is refused is invalid by the schema of the body, and the refusal has the shape that is described."""
+    response = await server.post(path, body)
+    assert response.status_code == status
+    name = {**COMPATIBLE, **SHARED}[path]
+    assert not validator(schema, name).is_valid(body)
+    shape = "OpenAIErrorResponse" if name.startswith("OpenAI") else "TeiErrorResponse"
+    validator(schema, shape).validate(response.json())
 
 
 @pytest.mark.parametrize(("path", "name"), COMPATIBLE.items())

@@ -677,7 +677,9 @@ COVERED_ELSEWHERE = {
     "body_too_large": "tests/app/test_requests.py",
     "unsupported_media_type": "tests/app/test_requests.py",
     "internal_error": "tests/app/test_middleware.py",
-    "token_id_out_of_range": "no route takes token ids yet",
+    "token_id_out_of_range": "tests/app/routes/test_openai.py",
+    "empty_input": "tests/app/routes/test_openai.py",
+    "answer_too_large": "tests/app/routes/test_tei.py",
     "explanation_not_supported": "tests/app/routes/test_explain.py",
 }
 

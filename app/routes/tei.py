@@ -1,0 +1,193 @@
+"""text-embeddings-inference's API: ``/embed``, ``/embed_all``, ``/decode``, ``/similarity``, ``/tokenize``.
+
+Its bodies name no model: each route is also under ``/models/{name}/``. ``app/routes/shared.py`` has the two paths that
+our own API has too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from app.plain import PlainRequest
+from app.plain_flows import decode, embed, tokenize_whole
+from app.requests import parse, read_body, read_json, while_connected
+from app.routes.encode import INLINE_VALUES, json_body, server_timing
+from app.schemas.tei import (
+    TeiBody,
+    TeiDecodeRequest,
+    TeiEmbedAllRequest,
+    TeiEmbedRequest,
+    TeiErrorResponse,
+    TeiSimilarityRequest,
+    TeiToken,
+    TeiTokenizeRequest,
+    ignored_fields,
+)
+from app.service import Encoded
+from app.state import max_body_bytes, route_of, service_of
+from app.tei_answers import (
+    headers_of,
+    ignored_header,
+    write_comparison,
+    write_embeddings,
+    write_texts,
+    write_token_states,
+    write_tokens,
+)
+
+router = APIRouter(tags=["text-embeddings-inference"])
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": TeiErrorResponse, "description": description}
+    for status, description in (
+        (400, "The body is not JSON, or a text is empty"),
+        (404, "No such model"),
+        (413, "Too large, or a text is too long and truncate is not true"),
+        (415, "The body is not application/json"),
+        (422, "A field's value"),
+        (429, "The queue is full; see Retry-After"),
+        (500, "A bug, or a result that is not finite"),
+        (503, "Starting or shutting down; see Retry-After"),
+        (504, "The deadline passed"),
+    )
+}
+"""Also of the routes that this API shares with ours."""
+
+
+@router.post(
+    "/embed",
+    response_model=list[list[float]],
+    responses=ERRORS,
+    openapi_extra=json_body(TeiEmbedRequest),
+    summary="Embeddings, one per text",
+)
+@router.post(
+    "/models/{name}/embed",
+    response_model=list[list[float]],
+    responses=ERRORS,
+    openapi_extra=json_body(TeiEmbedRequest),
+    summary="The same, by that model",
+)
+@router.post("/", include_in_schema=False)
+async def embed_texts(request: Request) -> Response:
+    """Encode texts or token ids."""
+    started = time.perf_counter()
+    body = await read_body(request, TeiEmbedRequest, max_body_bytes(request))
+    return await _encode(request, body, body.plain(_model_of(request)), write_embeddings, started)
+
+
+@router.post(
+    "/embed_all",
+    response_model=list[list[list[float]]],
+    responses=ERRORS,
+    openapi_extra=json_body(TeiEmbedAllRequest),
+    summary="A vector for each token of each text",
+)
+@router.post(
+    "/models/{name}/embed_all",
+    response_model=list[list[list[float]]],
+    responses=ERRORS,
+    openapi_extra=json_body(TeiEmbedAllRequest),
+    summary="The same, by that model",
+)
+async def embed_tokens(request: Request) -> Response:
+    """Give the last hidden state of every token, special tokens included; nothing is pooled or scaled."""
+    started = time.perf_counter()
+    body = await read_body(request, TeiEmbedAllRequest, max_body_bytes(request))
+    return await _encode(request, body, body.plain(_model_of(request)), write_token_states, started)
+
+
+@router.post(
+    "/models/{name}/similarity",
+    response_model=list[float],
+    responses=ERRORS,
+    openapi_extra=json_body(TeiSimilarityRequest),
+    summary="Cosines of one text with others, by that model",
+)
+async def compare_by_model(request: Request) -> Response:
+    """Compare one text with others."""
+    started = time.perf_counter()
+    return await compare(request, await read_json(request, max_body_bytes(request)), started)
+
+
+@router.post(
+    "/models/{name}/tokenize",
+    response_model=list[list[TeiToken]],
+    responses=ERRORS,
+    openapi_extra=json_body(TeiTokenizeRequest),
+    summary="Tokens of texts, as that model reads them",
+)
+async def tokenize_by_model(request: Request) -> Response:
+    """Tokenize texts without encoding them."""
+    return await tokenize(request, await read_json(request, max_body_bytes(request)))
+
+
+@router.post(
+    "/decode",
+    response_model=list[str],
+    responses=ERRORS,
+    openapi_extra=json_body(TeiDecodeRequest),
+    summary="Texts of token ids",
+)
+@router.post(
+    "/models/{name}/decode",
+    response_model=list[str],
+    responses=ERRORS,
+    openapi_extra=json_body(TeiDecodeRequest),
+    summary="The same, by that model",
+)
+async def decode_ids(request: Request) -> Response:
+    """Turn token ids into texts."""
+    body = await read_body(request, TeiDecodeRequest, max_body_bytes(request))
+    reading = decode(service_of(request), body.plain(_model_of(request)), skip_special_tokens=body.skip_special_tokens)
+    texts = await while_connected(request, reading)
+    return _answer(write_texts(texts), ignored_header(ignored_fields(body)))
+
+
+async def compare(request: Request, content: bytes, started: float) -> Response:
+    """Answer ``/similarity`` to a body that speaks this API."""
+    body = parse(content, TeiSimilarityRequest)
+    return await _encode(request, body, body.plain(_model_of(request)), write_comparison, started)
+
+
+async def tokenize(request: Request, content: bytes) -> Response:
+    """Answer ``/tokenize`` to a body that speaks this API."""
+    body = parse(content, TeiTokenizeRequest)
+    tokenizing = tokenize_whole(service_of(request), body.plain(_model_of(request)))
+    tokenized, texts = await while_connected(request, tokenizing)
+    written = await asyncio.to_thread(write_tokens, tokenized, texts, add_special_tokens=body.add_special_tokens)
+    return _answer(written, ignored_header(ignored_fields(body)))
+
+
+async def _encode(
+    request: Request,
+    body: TeiBody,
+    asked: PlainRequest,
+    write: Callable[[Encoded], bytes],
+    started: float,
+) -> Response:
+    """Run a request through the encoder, and write its answer with the headers that say what it took."""
+    encoded = await while_connected(request, embed(service_of(request), asked, route=route_of(request)))
+    writing = time.perf_counter()
+    if not asked.token_states and encoded.embeddings.size <= INLINE_VALUES:
+        content = write(encoded)
+    else:
+        content = await asyncio.to_thread(write, encoded)
+    encoded.model.metrics.serialized(time.perf_counter() - writing)
+    headers = {"Server-Timing": server_timing(encoded.timings, started), **headers_of(encoded, asked, started)}
+    return _answer(content, headers | ignored_header(ignored_fields(body)))
+
+
+def _answer(content: bytes, headers: dict[str, str]) -> Response:
+    return Response(content, headers=headers, media_type="application/json")
+
+
+def _model_of(request: Request) -> str | None:
+    """Return the model that the path names; None = the first one."""
+    name: str | None = request.path_params.get("name")
+    return name
