@@ -42,6 +42,8 @@ from app.tei_answers import (
 
 router = APIRouter(tags=["text-embeddings-inference"])
 
+MODEL_IN_PATH = {"parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]}
+
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": TeiErrorResponse, "description": description}
     for status, description in (
@@ -70,7 +72,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     "/models/{name}/embed",
     response_model=list[list[float]],
     responses=ERRORS,
-    openapi_extra=json_body(TeiEmbedRequest),
+    openapi_extra=json_body(TeiEmbedRequest) | MODEL_IN_PATH,
     summary="The same, by that model",
 )
 @router.post("/", include_in_schema=False)
@@ -92,7 +94,7 @@ async def embed_texts(request: Request) -> Response:
     "/models/{name}/embed_all",
     response_model=list[list[list[float]]],
     responses=ERRORS,
-    openapi_extra=json_body(TeiEmbedAllRequest),
+    openapi_extra=json_body(TeiEmbedAllRequest) | MODEL_IN_PATH,
     summary="The same, by that model",
 )
 async def embed_tokens(request: Request) -> Response:
@@ -106,7 +108,7 @@ async def embed_tokens(request: Request) -> Response:
     "/models/{name}/similarity",
     response_model=list[float],
     responses=ERRORS,
-    openapi_extra=json_body(TeiSimilarityRequest),
+    openapi_extra=json_body(TeiSimilarityRequest) | MODEL_IN_PATH,
     summary="Cosines of one text with others, by that model",
 )
 async def compare_by_model(request: Request) -> Response:
@@ -119,7 +121,7 @@ async def compare_by_model(request: Request) -> Response:
     "/models/{name}/tokenize",
     response_model=list[list[TeiToken]],
     responses=ERRORS,
-    openapi_extra=json_body(TeiTokenizeRequest),
+    openapi_extra=json_body(TeiTokenizeRequest) | MODEL_IN_PATH,
     summary="Tokens of texts, as that model reads them",
 )
 async def tokenize_by_model(request: Request) -> Response:
@@ -138,7 +140,7 @@ async def tokenize_by_model(request: Request) -> Response:
     "/models/{name}/decode",
     response_model=list[str],
     responses=ERRORS,
-    openapi_extra=json_body(TeiDecodeRequest),
+    openapi_extra=json_body(TeiDecodeRequest) | MODEL_IN_PATH,
     summary="The same, by that model",
 )
 async def decode_ids(request: Request) -> Response:
