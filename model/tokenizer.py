@@ -157,9 +157,8 @@ class Tokenizer:
                 first, second = next(first_texts), None if isinstance(text, str) else next(second_texts)
                 before = len(first)
                 encoding, total = self._assemble(first, second, truncate=truncate, side=side, whole=whole, param=param)
-                kept_prompt = prompt_length
-                if side == "left" and prompt_length and len(first) < before:
-                    kept_prompt = _prompt_left(encoding, prompt_length, before - len(first))
+                num_lost = before - len(first) if side == "left" else 0
+                kept_prompt = _prompt_left(encoding, prompt_length, num_lost) if num_lost else prompt_length
                 tokens, words = _tables(encoding, text, len(prompt)) if details else (None, None)
                 inputs.append(EncodeInput(encoding.ids, encoding.type_ids, total, kept_prompt, tokens, words))
         return inputs
