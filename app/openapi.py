@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from app.schemas.attention import HeadDistancesRequest
 from app.schemas.encode import EncodeRequest, TokenizeRequest
-from app.schemas.openai import OpenAIEmbeddingsRequest
+from app.schemas.openai import InfinityEmbeddingsRequest, OpenAIEmbeddingsRequest
 from app.schemas.similarity import SimilarityRequest
 from app.schemas.tei import (
     TeiDecodeRequest,
@@ -22,6 +22,7 @@ from app.schemas.tei import (
 
 REQUESTS = (
     *(EncodeRequest, SimilarityRequest, TokenizeRequest, HeadDistancesRequest, OpenAIEmbeddingsRequest),
+    InfinityEmbeddingsRequest,
     *(TeiEmbedRequest, TeiEmbedAllRequest, TeiSimilarityRequest, TeiTokenizeRequest, TeiDecodeRequest),
 )
 SHARED_PATHS = ("/similarity", "/tokenize")

@@ -15,6 +15,7 @@ from app.plain_flows import embed
 from app.requests import read_body, while_connected
 from app.routes.encode import INLINE_VALUES, json_body, server_timing
 from app.schemas.openai import (
+    InfinityEmbeddingsRequest,
     OpenAIEmbeddingsRequest,
     OpenAIEmbeddingsResponse,
     OpenAIErrorResponse,
@@ -48,26 +49,21 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     openapi_extra=json_body(OpenAIEmbeddingsRequest),
     summary="Embeddings, as OpenAI's clients ask for them",
 )
+async def embeddings(request: Request) -> Response:
+    """Encode texts or token ids."""
+    return await _embeddings(request, OpenAIEmbeddingsRequest)
+
+
 @router.post(
     "/embeddings",
     response_model=OpenAIEmbeddingsResponse,
     responses=errors(400, 404, 413, 415, 429, 500, 503, 504),
-    openapi_extra=json_body(OpenAIEmbeddingsRequest),
+    openapi_extra=json_body(InfinityEmbeddingsRequest),
     summary="The same, at infinity's path",
 )
-async def embeddings(request: Request) -> Response:
+async def embeddings_of_infinity(request: Request) -> Response:
     """Encode texts or token ids."""
-    started = time.perf_counter()
-    body = await read_body(request, OpenAIEmbeddingsRequest, max_body_bytes(request))
-    encoded = await while_connected(request, embed(service_of(request), body.plain(), route=route_of(request)))
-    writing = time.perf_counter()
-    if encoded.embeddings.size <= INLINE_VALUES:
-        content = write_embeddings(encoded, body.encoding_format)
-    else:
-        content = await asyncio.to_thread(write_embeddings, encoded, body.encoding_format)
-    encoded.model.metrics.serialized(time.perf_counter() - writing)
-    headers = {"Server-Timing": server_timing(encoded.timings, started), **truncation_headers(encoded.inputs)}
-    return Response(content, headers=headers, media_type="application/json")
+    return await _embeddings(request, InfinityEmbeddingsRequest)
 
 
 @router.get("/v1/models", response_model=OpenAIModels, responses=errors(503), summary="What is served")
@@ -84,3 +80,17 @@ async def model(request: Request, name: str) -> Response:
     found = service_of(request).find_model(name)
     [described] = describe_models([found.name], state_of(request).started_at)
     return Response(dumps(described), media_type="application/json")
+
+
+async def _embeddings(request: Request, schema: type[OpenAIEmbeddingsRequest]) -> Response:
+    started = time.perf_counter()
+    body = await read_body(request, schema, max_body_bytes(request))
+    encoded = await while_connected(request, embed(service_of(request), body.plain(), route=route_of(request)))
+    writing = time.perf_counter()
+    if encoded.embeddings.size <= INLINE_VALUES:
+        content = write_embeddings(encoded, body.encoding_format)
+    else:
+        content = await asyncio.to_thread(write_embeddings, encoded, body.encoding_format)
+    encoded.model.metrics.serialized(time.perf_counter() - writing)
+    headers = {"Server-Timing": server_timing(encoded.timings, started), **truncation_headers(encoded.inputs)}
+    return Response(content, headers=headers, media_type="application/json")

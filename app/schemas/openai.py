@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from app.naming import named
 from app.plain import PlainRequest, as_list, is_one
-from app.schemas.encode import MAX_PROMPT_CHARACTERS, Body, Dimensions, Index
+from app.schemas.encode import MAX_INTEGER, MAX_PROMPT_CHARACTERS, Body, Dimensions, Index
 
 # What is empty is refused where its place in the request is known; the schema says it all the same.
 FilledText = Annotated[str, Field(json_schema_extra={"minLength": 1})]
@@ -45,9 +45,18 @@ class OpenAIEmbeddingsRequest(Body):
             prompt_name=self.prompt_name,
             prompt=self.prompt,
             truncate=self.truncate,
-            dimensions=self.dimensions,
+            dimensions=self.dimensions or None,
             rename=named("input", is_list=not is_one(self.input)),
         )
+
+
+class InfinityEmbeddingsRequest(OpenAIEmbeddingsRequest):
+    """Body of ``POST /embeddings``: what infinity's own client sends of itself is taken, too."""
+
+    dimensions: Annotated[int, Field(ge=0, le=MAX_INTEGER, json_schema_extra={"format": "int32"})] | None = Field(
+        None, description="Keep the first so many, then scale to unit length; null and 0 = all."
+    )
+    modality: Literal["text"] | None = Field(None, description="Taken, and not used: there is no other.")
 
 
 class OpenAIEmbedding(BaseModel):

@@ -115,6 +115,17 @@ async def test_dimensions_are_cut_and_scaled(server: Served) -> None:
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
 
 
+async def test_infinitys_own_client_is_understood(server: Served) -> None:
+    """It sends a modality, and dimensions 0 for all of them: at its own path that is taken, elsewhere refused."""
+    theirs = {"encoding_format": "float", "user": None, "dimensions": 0, "modality": "text"}
+    found = vectors(await embed(server, TEXTS, "/embeddings", **theirs))
+    np.testing.assert_allclose(found, server.embedder.encode(TEXTS), atol=1e-6)
+    cut = vectors(await embed(server, TEXTS, "/embeddings", **{**theirs, "dimensions": 5}))
+    np.testing.assert_allclose(cut, server.embedder.encode(TEXTS, dimensions=5), atol=1e-6)
+    image = await server.post("/embeddings", {"input": "a", "modality": "image"})
+    assert_error(image, 400, "invalid_request", "invalid_request_error", "modality")
+
+
 async def test_truncation_is_told(server: Served) -> None:
     """The headers say how many texts were cut, and which; it is counted; and it can be forbidden."""
     response = await server.post("/v1/embeddings", {"input": ["a", LONG, "b", LONG, LONG]})
