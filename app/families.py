@@ -22,6 +22,7 @@ class Family(Enum):
     NATIVE = "native"
     OPENAI = "openai"
     TEI = "tei"
+    OIP = "oip"
 
 
 OPENAI_PATHS = frozenset({"/embeddings", "/models"})
@@ -29,6 +30,9 @@ OPENAI_PATHS = frozenset({"/embeddings", "/models"})
 
 TEI_PATHS = frozenset({"/embed", "/embed_all", "/decode"})
 """With everything under ``/models/``, and what is posted to ``/``."""
+
+OIP_PATH = "/v2"
+"""And everything under it."""
 
 TEI_KEY = "inputs"
 
@@ -60,6 +64,8 @@ def family_of(request: Request) -> Family:
         return Family.OPENAI
     if path.startswith("/models/") or path in TEI_PATHS or (path == "/" and request.method == "POST"):
         return Family.TEI
+    if path == OIP_PATH or path.startswith(f"{OIP_PATH}/"):
+        return Family.OIP
     return Family.NATIVE
 
 
@@ -93,6 +99,8 @@ def write_error(request: Request, problem: Problem) -> Response:
         return _json(as_openai(problem), openai_status(problem), problem)
     if family is Family.TEI:
         return _json(as_tei(problem), problem.status, problem)
+    if family is Family.OIP:
+        return _json(as_oip(problem), oip_status(problem), problem)
     return write_problem(request, problem)
 
 
@@ -113,10 +121,24 @@ def as_openai(problem: Problem) -> dict[str, object]:
 
 def as_tei(problem: Problem) -> dict[str, object]:
     """Word an error as text-embeddings-inference does: a sentence, which names the field, and a type."""
-    sentence = problem.detail
-    if problem.param is not None and problem.param not in sentence:
-        sentence = f"{problem.param}: {sentence}"
-    return {"error": sentence, "error_type": TEI_TYPES.get(problem.code, "Validation")}
+    return {"error": _sentence(problem), "error_type": TEI_TYPES.get(problem.code, "Validation")}
+
+
+def oip_status(problem: Problem) -> int:
+    """Return the status that the Open Inference Protocol has: it knows no 422."""
+    return 400 if problem.status == 422 else problem.status
+
+
+def as_oip(problem: Problem) -> dict[str, object]:
+    """Word an error as the Open Inference Protocol does: a sentence, which names the field."""
+    return {"error": _sentence(problem)}
+
+
+def _sentence(problem: Problem) -> str:
+    """Put the name of the field before what is wrong, for shapes without a place for it."""
+    if problem.param is None or problem.param in problem.detail:
+        return problem.detail
+    return f"{problem.param}: {problem.detail}"
 
 
 def _json(body: dict[str, object], status: int, problem: Problem) -> Response:

@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from app.schemas.attention import HeadDistancesRequest
 from app.schemas.encode import EncodeRequest, TokenizeRequest
+from app.schemas.oip import OIPInferRequest
 from app.schemas.openai import InfinityEmbeddingsRequest, OpenAIEmbeddingsRequest
 from app.schemas.similarity import SimilarityRequest
 from app.schemas.tei import (
@@ -24,6 +25,7 @@ REQUESTS = (
     *(EncodeRequest, SimilarityRequest, TokenizeRequest, HeadDistancesRequest, OpenAIEmbeddingsRequest),
     InfinityEmbeddingsRequest,
     *(TeiEmbedRequest, TeiEmbedAllRequest, TeiSimilarityRequest, TeiTokenizeRequest, TeiDecodeRequest),
+    OIPInferRequest,
 )
 SHARED_PATHS = ("/similarity", "/tokenize")
 """Their errors have the shape of the API that the body speaks."""
@@ -51,6 +53,7 @@ def describe(app: FastAPI) -> None:
             template = "#/components/schemas/{model}"
             _, requests = models_json_schema([(model, "validation") for model in REQUESTS], ref_template=template)
             schema["components"]["schemas"] |= requests["$defs"]
+            _drop_impossible_errors(schema)
             _mark_problems(schema)
             _add_second_shape(schema)
             _add_headers(schema)
@@ -58,6 +61,18 @@ def describe(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI documents this as the way to extend the schema
+
+
+def _drop_impossible_errors(schema: dict[str, Any]) -> None:
+    """Take away the errors of FastAPI's own checks: parameters of our paths are strings, which never fail."""
+    for path in schema["paths"].values():
+        for operation in path.values():
+            content = operation["responses"].get("422", {}).get("content", {})
+            reference = content.get("application/json", {}).get("schema", {}).get("$ref", "")
+            if reference.endswith("/HTTPValidationError"):
+                del operation["responses"]["422"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schema["components"]["schemas"].pop(name, None)
 
 
 def _mark_problems(schema: dict[str, Any]) -> None:

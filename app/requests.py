@@ -35,6 +35,10 @@ MAX_LENGTH_DIGITS = 15
 """Of a Content-Length: more than any body has, and every JSON reader can hold the number."""
 
 
+TENSOR_TYPES = frozenset({"application/octet-stream", ""})
+"""Beside JSON; empty is no content type at all, as Triton's client sends it."""
+
+
 class ClientGoneError(Exception):
     """The caller closed the connection; there is nobody to answer."""
 
@@ -56,14 +60,19 @@ async def read_json(request: Request, max_bytes: int) -> bytes:
     ClientGoneError
         If the caller left before the body was whole.
     """
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json" and not (
-        media_type.startswith("application/") and media_type.endswith("+json")
-    ):
+    if not _is_json(request):
         raise UnsupportedMediaTypeError("the body must be sent as Content-Type: application/json")
-    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise UnsupportedMediaTypeError("the body must be sent as it is, without Content-Encoding")
-    return await _read_bytes(request, max_bytes)
+    return await _read_plain(request, max_bytes)
+
+
+async def read_tensors(request: Request, max_bytes: int) -> bytes:
+    """Read a body of JSON, perhaps with tensors behind it; raises what :func:`read_json` raises.
+
+    Clients of the Open Inference Protocol say ``application/octet-stream`` of it, or JSON, or nothing at all.
+    """
+    if _media_type(request) not in TENSOR_TYPES and not _is_json(request):
+        raise UnsupportedMediaTypeError("the body must be sent as application/json or application/octet-stream")
+    return await _read_plain(request, max_bytes)
 
 
 def parse(body: bytes, schema: type[BodyT]) -> BodyT:
@@ -92,8 +101,20 @@ def _invalid(error: ValidationError) -> ServiceError:
     return from_validation(findings)
 
 
-async def _read_bytes(request: Request, max_bytes: int) -> bytes:
-    """Read the whole body, but never more than allowed."""
+def _media_type(request: Request) -> str:
+    """Return the content type without its parameters; empty where none is sent."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _is_json(request: Request) -> bool:
+    media_type = _media_type(request)
+    return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))
+
+
+async def _read_plain(request: Request, max_bytes: int) -> bytes:
+    """Read the whole body, which must not be compressed, but never more than allowed."""
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise UnsupportedMediaTypeError("the body must be sent as it is, without Content-Encoding")
     announced = request.headers.get("content-length", "")
     significant = announced.lstrip("0")[:MAX_LENGTH_DIGITS]
     if significant.isdecimal() and int(significant) > max_bytes:

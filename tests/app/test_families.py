@@ -9,7 +9,17 @@ import pytest
 from fastapi import HTTPException, Request
 
 from app.errors import ANSWERS, InvalidRequestError, QueueFullError, ServiceError, TooManyTextsError
-from app.families import Family, as_openai, as_tei, family_of, openai_status, speaks_tei, write_error
+from app.families import (
+    Family,
+    as_oip,
+    as_openai,
+    as_tei,
+    family_of,
+    oip_status,
+    openai_status,
+    speaks_tei,
+    write_error,
+)
 from app.problems import problem
 
 NATIVE_KEYS = frozenset({"texts", "pairs"})
@@ -38,6 +48,10 @@ def make_error(error_class: Any) -> Exception:
         ("/embed_all", Family.TEI),
         ("/decode", Family.TEI),
         ("/", Family.TEI),
+        ("/v2", Family.OIP),
+        ("/v2/models/a/infer", Family.OIP),
+        ("/v2/anything", Family.OIP),
+        ("/v2x", Family.NATIVE),
         ("/encode", Family.NATIVE),
         ("/similarity", Family.NATIVE),
         ("/tokenize", Family.NATIVE),
@@ -106,21 +120,26 @@ def test_every_error_in_every_shape(error_class: type[Exception]) -> None:
         described.code in {"empty_input", "attention_not_supported", "explanation_not_supported"}
     )
 
+    assert as_oip(described) == {"error": "input[3]: a sentence"}
+    assert oip_status(described) == (400 if described.status == 422 else described.status)
 
-@pytest.mark.parametrize(("path", "status"), [("/v1/embeddings", 400), ("/embed", 413), ("/encode", 413)])
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/v1/embeddings", 400), ("/embed", 413), ("/v2/models/a/infer", 413), ("/encode", 413)],
+)
 def test_the_shape_is_that_of_the_request(path: str, status: int) -> None:
     """One problem, three answers."""
     response = write_error(request_to(path), problem(TooManyTextsError("a sentence", param="texts")))
     assert response.status_code == status
     body = json.loads(bytes(response.body))
-    assert set(body) == (
-        {"error"} if path == "/v1/embeddings" else {"error", "error_type"} if path == "/embed" else set(body)
-    )
+    shapes = {"/v1/embeddings": {"error"}, "/v2/models/a/infer": {"error"}, "/embed": {"error", "error_type"}}
+    assert set(body) == shapes.get(path, set(problem(TooManyTextsError("a sentence", param="texts")).as_dict()))
     kind = "application/problem+json" if path == "/encode" else "application/json"
     assert response.headers["content-type"] == kind
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/embed", "/encode"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embed", "/v2/models/a/infer", "/encode"])
 def test_retry_after_is_kept(path: str) -> None:
     """In every shape."""
     response = write_error(request_to(path), problem(QueueFullError("full", retry_after_seconds=2.5)))
@@ -131,7 +150,7 @@ def test_retry_after_is_kept(path: str) -> None:
 def test_what_is_not_ours_is_not_quoted(error: Exception) -> None:
     """A framework's error or a bug tells nothing of itself, in any shape."""
     described = problem(error)
-    for body in (as_openai(described), as_tei(described)):
+    for body in (as_openai(described), as_tei(described), as_oip(described)):
         assert "MARKER" not in str(body)
         assert "a bug" not in str(body)
 

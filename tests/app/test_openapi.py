@@ -33,6 +33,12 @@ COMPATIBLE = {
 SHARED = {"/similarity": "TeiSimilarityRequest", "/tokenize": "TeiTokenizeRequest"}
 """Paths of ours that take the body of another API as well."""
 LISTS = {"/v1/models", "/models", "/v1/models/{name}"}
+INFERENCE = {"/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer"}
+INFERENCE_STATE = {
+    *{"/v2", "/v2/health/live", "/v2/health/ready"},
+    *{"/v2/models/{name}", "/v2/models/{name}/versions/{version}"},
+    *{"/v2/models/{name}/ready", "/v2/models/{name}/versions/{version}/ready"},
+}
 FOR_ANY_MODEL = {"/tokenize"}
 """Routes that every model can answer; of the others each has something that some models cannot do."""
 
@@ -78,7 +84,7 @@ async def test_it_is_openapi(schema: dict[str, Any]) -> None:
 async def test_every_route_is_there(schema: dict[str, Any]) -> None:
     """What is served is described, probes included; names of operations are distinct."""
     operation_paths = {"/health", "/health/live", "/health/ready", "/metrics", "/info", "/models/{name}/info"}
-    assert schema["paths"].keys() == {*BODIES, *COMPATIBLE, *LISTS, *operation_paths}
+    assert schema["paths"].keys() == {*BODIES, *COMPATIBLE, *LISTS, *operation_paths, *INFERENCE, *INFERENCE_STATE}
     names = [operation["operationId"] for path in schema["paths"].values() for operation in path.values()]
     assert len(names) == len(set(names))
 
@@ -179,6 +185,45 @@ async def test_compatible_routes_are_described(schema: dict[str, Any], path: str
         if status != "200":
             [reference] = references(response["content"]["application/json"])
             assert reference.endswith("OpenAIErrorResponse" if not name.startswith("Tei") else "TeiErrorResponse")
+
+
+@pytest.mark.parametrize("path", sorted(INFERENCE))
+async def test_inference_is_described(schema: dict[str, Any], path: str) -> None:
+    """Body and answer are JSON, or JSON with tensors behind it; a header says how much of it is JSON; errors are JSON,
+    and their statuses are those that the route has.
+    """
+    operation = schema["paths"][path]["post"]
+    for described, name in (
+        (operation["requestBody"], "OIPInferRequest"),
+        (operation["responses"]["200"], "OIPInferResponse"),
+    ):
+        assert described["content"].keys() == {"application/json", "application/octet-stream"}
+        assert described["content"]["application/json"]["schema"] == {"$ref": f"#/components/schemas/{name}"}
+    named = {parameter["name"]: parameter["in"] for parameter in operation["parameters"]}
+    in_path = {"name": "path", "version": "path"} if "{version}" in path else {"name": "path"}
+    assert named == {**in_path, "Inference-Header-Content-Length": "header"}
+    assert "Inference-Header-Content-Length" in operation["responses"]["200"]["headers"]
+    statuses = {"200", "400", "404", "413", "415", "429", "500", "501", "503", "504"}
+    assert operation["responses"].keys() == statuses
+    for status in statuses - {"200"}:
+        assert list(references(operation["responses"][status])) == ["#/components/schemas/OIPErrorResponse"]
+
+
+async def test_inference_fits_its_description(server: Served, schema: dict[str, Any]) -> None:
+    """The example is taken as it is, and its answer is valid; so are the answers about server and model."""
+    [example] = schema["components"]["schemas"]["OIPInferRequest"]["examples"]
+    example = {**example, "parameters": {"dimensions": 8}}  # the tiny model has 16
+    response = await server.post("/v2/models/tiny/infer", example)
+    assert response.status_code == 200
+    validator(schema, "OIPInferRequest").validate(example)
+    validator(schema, "OIPInferResponse").validate(response.json())
+    named = {"{name}": "tiny", "{version}": "1"}
+    for template in sorted(INFERENCE_STATE):
+        path = template
+        for name, value in named.items():
+            path = path.replace(name, value)
+        [reference] = references(schema["paths"][template]["get"]["responses"]["200"])
+        validator(schema, reference.rsplit("/", 1)[-1]).validate((await server.client.get(path)).json())
 
 
 ACCEPTED: list[tuple[str, dict[str, Any]]] = [

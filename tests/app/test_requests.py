@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from app.errors import BodyTooLargeError, InvalidRequestError, MalformedBodyError, UnsupportedMediaTypeError
-from app.requests import ClientGoneError, parse, read_body, read_json, while_connected
+from app.requests import ClientGoneError, parse, read_body, read_json, read_tensors, while_connected
 from tests.app.conftest import Served, until
 from tests.doubles import WAIT_SECONDS
 
@@ -71,6 +71,26 @@ async def test_a_body_can_be_read_before_it_is_parsed() -> None:
         parse(b"{", Body)
     with pytest.raises(UnsupportedMediaTypeError):
         await read_json(Caller([content]).request({}), 1_000)
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/octet-stream", "application/json", "application/a+json", "", None]
+)
+async def test_tensors_come_as_bytes_or_as_json(content_type: str | None) -> None:
+    """Or without a word about what they are, as Triton's client sends them; within the same limit, uncompressed."""
+    headers = {} if content_type is None else {"content-type": content_type}
+    assert await read_tensors(Caller([b"{}", b"\0"]).request(headers), 3) == b"{}\0"
+    with pytest.raises(BodyTooLargeError):
+        await read_tensors(Caller([b"{}", b"\0"]).request(headers), 2)
+    with pytest.raises(UnsupportedMediaTypeError, match="Content-Encoding"):
+        await read_tensors(Caller([b"{}"]).request({**headers, "content-encoding": "gzip"}), 3)
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+async def test_what_a_form_sends_is_no_tensor(content_type: str) -> None:
+    """A page elsewhere can send these in a visitor's name."""
+    with pytest.raises(UnsupportedMediaTypeError):
+        await read_tensors(Caller([b"{}"]).request({"content-type": content_type}), 3)
 
 
 @pytest.mark.parametrize(
