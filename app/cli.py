@@ -1,6 +1,7 @@
-"""The command ``eyeline``: ``serve``, ``info``, ``weights fetch``, ``weights import``.
+"""The command ``eyeline``: ``serve``, ``encode``, ``info``, ``weights fetch``, ``weights import``.
 
-Exit codes: 0 done, or a clean stop; 2 bad usage or settings; 1 anything else. A failure is one sentence on stderr.
+Exit codes: 0 done, or a clean stop; 2 bad usage or settings; 130 an interrupted command; 1 anything else. A failure is
+one sentence on stderr.
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
+from app import bulk_options
 from app import settings as settings_module
-from app.settings import SettingsError
+from app.bulk_errors import BulkError
+from app.bulk_options import BulkOptions
+from app.settings import Settings, SettingsError
 from app.version import VERSION
 
-FAILED, BAD_USAGE = 1, 2
+FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130  # the last is what a shell reports for a command ended by Ctrl-C
 
 Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
 
@@ -32,7 +38,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     except SettingsError as error:
         return _fail(str(error), BAD_USAGE)
     except KeyboardInterrupt:
-        return 130  # what a shell reports for a command ended by Ctrl-C
+        return INTERRUPTED
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -47,6 +53,11 @@ def make_parser() -> argparse.ArgumentParser:
     settings_module.add_arguments(serve)
     serve.set_defaults(command=_serve)
 
+    encode = commands.add_parser("encode", help="encode a file of texts, without a server", allow_abbrev=False)
+    bulk_options.add_arguments(encode)
+    _add_model_settings(encode)
+    encode.set_defaults(command=_encode)
+
     info = commands.add_parser("info", help="load a model folder and say what it is, as JSON")
     info.add_argument("folder", type=Path)
     info.set_defaults(command=_info)
@@ -56,6 +67,21 @@ def make_parser() -> argparse.ArgumentParser:
     _add_fetch(actions.add_parser("fetch", help="put a known model under the weights folder, verified by SHA-256"))
     _add_import(actions.add_parser("import", help="turn a torch.save state dict of the seeds' encoders into a folder"))
     return parser
+
+
+def _add_model_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the settings that matter without a server; their values are checked as those of ``serve`` are."""
+    group = parser.add_argument_group("model", "as eyeline serve has them, with the same EYELINE_* variables")
+    group.add_argument("--model", action="append", metavar="FOLDER|NAME", help="folder, or name under the weights")
+    group.add_argument("--weights-dir", metavar="FOLDER", help="where names are looked up")
+    group.add_argument("--dtype", help="number type: auto, float32, bfloat16, float16")
+    group.add_argument("--device", help="where the model runs: auto, cpu, cuda, cuda:N")
+    group.add_argument("--threads", metavar="N", help="CPU threads")
+    group.add_argument("--special-tokens", help="what [SEP] in a text is: text, parse")
+    group.add_argument("--batch-tokens", metavar="TOKENS", help="tokens run together in one batch")
+    group.add_argument("--batch-attention-values", metavar="VALUES", help="attention weights of one batch")
+    group.add_argument("--max-attention-values-computed", metavar="VALUES", help="attention weights of one text")
+    group.add_argument("--max-text-characters", metavar="CHARACTERS", help="a longer text is bad")
 
 
 def _add_fetch(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +130,61 @@ def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         drain_delay_seconds=settings.drain_delay_seconds,
         shutdown_grace_seconds=settings.shutdown_grace_seconds,
     )
+
+
+def _encode(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Encode a file."""
+    settings = settings_module.from_arguments(arguments, environ)
+    if arguments.model and len(arguments.model) > 1:
+        return _fail("encode runs one model: give --model once", BAD_USAGE)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped container is an interrupt
+    try:
+        options = bulk_options.read_options(arguments)
+        bulk_options.check_files(options)
+        return _encode_file(options, settings, show=_is_shown(arguments.progress))
+    except BulkError as error:
+        return _fail(str(error), error.exit_code)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _encode_file(options: BulkOptions, settings: Settings, *, show: bool) -> int:
+    """Load the model and encode."""
+    # torch takes a second to import: not before the options are known to be good
+    from app.bulk import encode_file
+    from app.bulk_progress import ProgressBar
+    from app.bulk_window import BulkLimits
+    from model.embedder import Embedder
+    from model.errors import CheckpointError
+
+    folder = settings.model[0].folder
+    if not folder.exists():
+        return _fail(f"{folder} is not a folder; eyeline weights fetch NAME gets a known model", FAILED)
+    try:
+        embedder = Embedder.load(
+            folder,
+            dtype=settings.dtype,
+            device=settings.device,
+            threads=settings.threads,
+            special_tokens=settings.special_tokens,
+        )
+    except (CheckpointError, ValueError) as error:
+        return _fail(str(error), FAILED)
+    limits = BulkLimits(
+        max_text_characters=settings.max_text_characters,
+        batch_tokens=settings.batch_tokens,
+        batch_attention_values=settings.batch_attention_values,
+        max_attention_values_computed=settings.max_attention_values_computed,
+    )
+    with closing(ProgressBar(options.output.name, show=show)) as bar:
+        report = encode_file(options, embedder, limits, bar, sys.stdin.buffer)
+    print(report.sentence(options.output.name))  # noqa: T201 - this command's output
+    return 0
+
+
+def _is_shown(asked: bool | None) -> bool:
+    """Draw a progress bar where that was asked for, or on a terminal."""
+    return sys.stderr.isatty() if asked is None else asked
 
 
 def _info(arguments: argparse.Namespace, _: Mapping[str, str]) -> int:

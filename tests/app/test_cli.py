@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def test_version(run: Run) -> None:
 @pytest.mark.parametrize(
     ("argv", "listed"),
     [
-        ([], ["serve", "info", "weights"]),
+        ([], ["serve", "encode", "info", "weights"]),
         (["weights"], ["fetch", "import"]),
         (["weights", "fetch"], ["--weights-dir"]),
         (
@@ -70,6 +71,7 @@ def test_version(run: Run) -> None:
             ["--num-heads", "--tokenizer", "--pooling", "--max-length", "--pad-id", "--activation"],
         ),
         (["info"], ["folder"]),
+        (["encode"], ["IN", "OUT", "--keep", "--skip-bad", "--attention-stats", "--model", "--weights-dir", "--dtype"]),
     ],
 )
 def test_help(run: Run, argv: Sequence[str], listed: Sequence[str]) -> None:
@@ -97,6 +99,10 @@ def test_help_lists_every_setting(run: Run) -> None:
         ["serve", "--prot", "1"],
         ["serve", "extra"],
         ["info"],
+        ["encode"],
+        ["encode", "a.txt"],
+        ["encode", "a.txt", "o.npy", "--dimensions", "few"],
+        ["encode", "a.txt", "o.npy", "--port", "1"],
         ["weights"],
         ["weights", "fetch"],
         ["weights", "import", "x.pt"],
@@ -130,7 +136,17 @@ def test_bad_settings_are_2(run: Run, argv: Sequence[str], environ: Mapping[str,
         assert word in err
 
 
-@pytest.mark.parametrize("argv", [["serve", "--port", "x"], ["--version"], ["serve", "--help"], ["nonsense"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["serve", "--port", "x"],
+        ["--version"],
+        ["serve", "--help"],
+        ["nonsense"],
+        ["encode", "a.txt", "o.bin"],
+        ["encode", "there/is/none.txt", "o.npy"],
+    ],
+)
 def test_a_mistake_costs_no_import_of_torch(argv: Sequence[str]) -> None:
     """Whoever mistyped learns it at once: neither torch nor FastAPI is loaded for it."""
     script = (
@@ -258,6 +274,76 @@ def test_info_of_a_broken_folder_is_1(run: Run, tmp_path: Path) -> None:
     assert (code, out) == (1, "")
     assert_one_sentence(err)
     assert "model.safetensors" in err
+
+
+# ---- encode
+
+
+def test_encode_from_file_to_file(run: Run, tmp_path: Path) -> None:
+    """What the library gives for each line, and one line about it."""
+    folder = make_bert_folder(tmp_path / "models/tiny")
+    (tmp_path / "a.txt").write_text("the cat\na dog\n" + "the cat " * 40 + "\n")
+    arguments = ("encode", tmp_path / "a.txt", tmp_path / "o.npy", "--dimensions", 4, "--threads", 1)
+    # The variables are those of serve, and other settings of a server do no harm.
+    environ = {"EYELINE_WEIGHTS_DIR": str(tmp_path / "models"), "EYELINE_MODEL": "tiny", "EYELINE_PORT": "9000"}
+    code, out, err = run(*arguments, "--device", "cpu", environ={**environ, "EYELINE_DTYPE": "float32"})
+    assert (code, err) == (0, "")
+    assert out.startswith("o.npy: 3 texts in 4 dimensions, 3 of them now, in ")
+    assert out.endswith("; 1 truncated\n")
+    embedder = Embedder.load(folder, dtype="float32", device="cpu", threads=1)
+    expected = embedder.encode(["the cat", "a dog", "the cat " * 40], dimensions=4)
+    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), expected, atol=1e-5)
+
+
+def test_encode_draws_a_bar_where_it_is_asked(run: Run, tmp_path: Path) -> None:
+    """Not into a log, unless --progress says so."""
+    folder = make_bert_folder(tmp_path / "tiny")
+    (tmp_path / "a.txt").write_text("the cat\n")
+    arguments = ("encode", tmp_path / "a.txt", tmp_path / "o.npy", "--model", folder, "--device", "cpu", "--threads", 1)
+    code, _, err = run(*arguments, "--progress")
+    assert code == 0
+    assert "o.npy: 100%" in err
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"output": "o.bin"}, 2, "must end in .npy"),
+        ({"flags": ["--dtype", "int7"]}, 2, "--dtype"),
+        ({"flags": ["--model", "again"]}, 2, "encode runs one model"),
+        ({"flags": ["--dimensions", "17"]}, 2, "from 1 to 16, not 17"),
+        ({"environ": {"EYELINE_DTPYE": "float32"}}, 2, "EYELINE_DTPYE"),
+        ({"input": "none.txt"}, 1, "none.txt is missing"),
+        ({"model": "none"}, 1, "eyeline weights fetch"),
+        ({"model": "."}, 1, "config.json"),
+        ({"flags": ["--device", "cuda:99"]}, 1, "cuda:99"),
+        ({"input": "bad.jsonl"}, 1, "bad.jsonl, line 1: the line is not JSON"),
+    ],
+)
+def test_encode_fails_in_one_sentence(
+    run: Run, tmp_path: Path, changes: Mapping[str, Any], code: int, words: str
+) -> None:
+    """2 for what was asked, 1 for what was found; no output is made."""
+    make_bert_folder(tmp_path / "tiny")
+    (tmp_path / "a.txt").write_text("the cat\n")
+    (tmp_path / "bad.jsonl").write_text("{\n")
+    case = {"input": "a.txt", "output": "o.npy", "model": "tiny", "flags": [], "environ": {}, **changes}
+    found, out, err = run(
+        *("encode", tmp_path / case["input"], tmp_path / case["output"], "--model", tmp_path / case["model"]),
+        *("--device", "cpu", "--threads", 1, *case["flags"]),
+        environ=case["environ"],
+    )
+    assert (found, out) == (code, "")
+    assert_one_sentence(err)
+    assert words in err
+    assert not (tmp_path / case["output"]).exists()
+
+
+def test_encode_leaves_signals_as_they_were(run: Run, tmp_path: Path) -> None:
+    """SIGTERM interrupts an encode, and nothing after it."""
+    before = signal.getsignal(signal.SIGTERM)
+    assert run("encode", tmp_path / "none.txt", tmp_path / "o.npy")[0] == 1
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 # ---- weights

@@ -1,0 +1,295 @@
+"""How encoded rows become bytes: what each format appends for a window of rows, and what makes the whole of it.
+
+Rows gather in part files, to which bytes are only appended; a part begins with a head of a fixed length, which is
+written again whenever the count of rows has changed. So the part of an npy, safetensors or JSONL output is at every
+mark of progress a file of that format, with the rows that are complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import orjson
+
+from app.bulk_errors import BulkError
+from app.bulk_options import EMBEDDING, STATS, BulkOptions
+from app.bulk_rows import TextRow
+from model.contract import FloatArray
+
+NPY_HEAD_BYTES = 128
+SAFETENSORS_HEAD_BYTES = 4_096
+"""Room for any count of rows; a multiple of 8, so that the numbers behind it are aligned."""
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """What each row of an output holds.
+
+    Attributes
+    ----------
+    dimensions : int
+    statistics : tuple of str
+        Names of the statistics of attention heads; empty where none are written.
+    layers, heads : int
+    """
+
+    dimensions: int
+    statistics: tuple[str, ...]
+    layers: int
+    heads: int
+
+    @property
+    def stats(self) -> tuple[int, int, int]:
+        """Shape of a row's statistics."""
+        return len(self.statistics), self.layers, self.heads
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A window of rows.
+
+    Attributes
+    ----------
+    rows : sequence of n TextRow
+    embeddings : array, shape (n, D), float32
+    stats : array, shape (n, statistics, layers, heads), float32, or None
+        NaN where one has no meaning.
+    """
+
+    rows: Sequence[TextRow]
+    embeddings: FloatArray
+    stats: FloatArray | None
+
+    def first_not_finite(self) -> TextRow | None:
+        """Return the first text whose embedding is not finite."""
+        finite = np.isfinite(self.embeddings).all(axis=1)
+        return None if finite.all() else self.rows[int(np.argmin(finite))]
+
+
+Paths = tuple[Path, ...]
+Moves = tuple[tuple[Path, Path], ...]
+
+
+class Layout(Protocol):
+    """One format.
+
+    Attributes
+    ----------
+    parts : tuple of Path
+        The files in which rows gather, the main one first.
+    outputs : tuple of Path
+        What there will be when all is done.
+    """
+
+    parts: Paths
+    outputs: Paths
+
+    def heads(self, num_rows: int) -> tuple[bytes, ...]:
+        """Return what each part begins with; the length does not depend on ``num_rows``."""
+
+    def bodies(self, encoded: Encoded) -> tuple[bytes, ...]:
+        """Return what each part gets for a window of rows."""
+
+    def finish(self, num_rows: int) -> Moves:
+        """Make whole files of the parts, on the disk, and say which of them becomes what by a rename."""
+
+
+class NpyLayout:
+    """One array a file: the statistics stand in a file of their own."""
+
+    def __init__(self, options: BulkOptions, shape: RowShape) -> None:
+        self._shapes: list[tuple[int, ...]] = [(shape.dimensions,)]
+        self.parts: Paths = (options.part,)
+        self.outputs: Paths = (options.output,)
+        if shape.statistics:
+            stats = options.stats_output
+            self.parts, self.outputs = (*self.parts, _part_of(stats)), (*self.outputs, stats)
+            self._shapes.append(shape.stats)
+
+    def heads(self, num_rows: int) -> tuple[bytes, ...]:
+        """Return version 1.0 headers."""
+        return tuple(npy_head((num_rows, *shape)) for shape in self._shapes)
+
+    def bodies(self, encoded: Encoded) -> tuple[bytes, ...]:
+        """Return the numbers."""
+        return _numbers(encoded)
+
+    def finish(self, num_rows: int) -> Moves:
+        """Leave all as it is: the heads are right already."""
+        return tuple(zip(self.parts, self.outputs, strict=True))
+
+
+class SafetensorsLayout:
+    """Two tensors in a file, one behind the other: until the end the second gathers in a part of its own."""
+
+    def __init__(self, options: BulkOptions, shape: RowShape) -> None:
+        self._shape = shape
+        self.parts: Paths = (options.part,)
+        self.outputs: Paths = (options.output,)
+        if shape.statistics:
+            self.parts = (*self.parts, options.part.with_name(f"{options.output.name}.{STATS}.part"))
+
+    def heads(self, num_rows: int) -> tuple[bytes, ...]:
+        """Describe the embeddings alone."""
+        return tuple([self._head(num_rows, with_stats=False), b""][: len(self.parts)])
+
+    def bodies(self, encoded: Encoded) -> tuple[bytes, ...]:
+        """Return the numbers."""
+        return _numbers(encoded)
+
+    def finish(self, num_rows: int) -> Moves:
+        """Append the statistics to the embeddings."""
+        main, *rest = self.parts
+        if rest:
+            with main.open("r+b") as stream, rest[0].open("rb") as stats:
+                stream.seek(0, os.SEEK_END)
+                shutil.copyfileobj(stats, stream, 1024 * 1024)
+                stream.seek(0)
+                stream.write(self._head(num_rows, with_stats=True))
+                stream.flush()
+                os.fsync(stream.fileno())
+        return ((main, self.outputs[0]),)
+
+    def _head(self, num_rows: int, *, with_stats: bool) -> bytes:
+        shapes: dict[str, tuple[int, ...]] = {"embeddings": (num_rows, self._shape.dimensions)}
+        described: dict[str, Any] = {}
+        if with_stats:
+            shapes[STATS] = (num_rows, *self._shape.stats)
+            names = json.dumps(self._shape.statistics)
+            described["__metadata__"] = {"statistics": names, "axes": '["text", "statistic", "layer", "head"]'}
+        begin = 0
+        for name, shape in shapes.items():
+            end = begin + FLOAT_BYTES * _product(shape)
+            described[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+            begin = end
+        room = SAFETENSORS_HEAD_BYTES - 8
+        return room.to_bytes(8, "little") + json.dumps(described).encode().ljust(room)
+
+
+class JsonLayout:
+    """A line for each row: what is kept, the embedding, the statistics by name."""
+
+    def __init__(self, options: BulkOptions, shape: RowShape) -> None:
+        self.parts: Paths = (options.part,)
+        self.outputs: Paths = (options.output,)
+        self._keep, self._statistics = options.keep, shape.statistics
+
+    def heads(self, num_rows: int) -> tuple[bytes, ...]:
+        """Return nothing: lines need no head."""
+        return (b"",)
+
+    def bodies(self, encoded: Encoded) -> tuple[bytes, ...]:
+        """Return the lines."""
+        lines = []
+        for index, row in enumerate(encoded.rows):
+            record: dict[str, Any] = dict(zip(self._keep, row.kept, strict=True))
+            record[EMBEDDING] = encoded.embeddings[index]
+            if encoded.stats is not None:
+                record[STATS] = dict(zip(self._statistics, encoded.stats[index], strict=True))
+            lines.append(_json_line(record, row.place))
+        return (b"".join(lines),)
+
+    def finish(self, num_rows: int) -> Moves:
+        """Leave all as it is."""
+        return ((self.parts[0], self.outputs[0]),)
+
+
+class ParquetLayout:
+    """Columns: what is kept, the embedding, a struct of statistics. Gathers as an Arrow stream."""
+
+    def __init__(self, options: BulkOptions, shape: RowShape, kept_types: Sequence[Any] | None) -> None:
+        # pyarrow is an extra, and only for this
+        from app.bulk_parquet import ArrowBatches
+
+        self.parts: Paths = (options.part,)
+        self.outputs: Paths = (options.output,)
+        self._new = options.part.with_name(f"{options.part.name}.new")
+        stats_shape = (shape.statistics, shape.layers, shape.heads) if shape.statistics else None
+        self._batches = ArrowBatches(options.keep, kept_types, shape.dimensions, stats_shape)
+
+    def heads(self, num_rows: int) -> tuple[bytes, ...]:
+        """Return the schema."""
+        return (self._batches.head(),)
+
+    def bodies(self, encoded: Encoded) -> tuple[bytes, ...]:
+        """Return a record batch."""
+        return (self._batches.batch([row.kept for row in encoded.rows], encoded.embeddings, encoded.stats),)
+
+    def finish(self, num_rows: int) -> Moves:
+        """Write the stream anew as Parquet."""
+        try:
+            self._batches.to_parquet(self.parts[0], self._new)
+        except BaseException:
+            self._new.unlink(missing_ok=True)
+            raise
+        return ((self._new, self.outputs[0]),)
+
+
+def make_layout(options: BulkOptions, shape: RowShape, kept_types: Sequence[Any] | None) -> Layout:
+    """Choose the layout of an output.
+
+    Parameters
+    ----------
+    options : BulkOptions
+    shape : RowShape
+    kept_types : sequence or None
+        Arrow types of the kept columns, where the input has such.
+    """
+    if options.output_kind == "parquet":
+        return ParquetLayout(options, shape, kept_types)
+    layouts: Mapping[str, type[NpyLayout | SafetensorsLayout | JsonLayout]] = {
+        "npy": NpyLayout,
+        "safetensors": SafetensorsLayout,
+        "jsonl": JsonLayout,
+    }
+    return layouts[options.output_kind](options, shape)
+
+
+def npy_head(shape: tuple[int, ...]) -> bytes:
+    """Return the header of an npy file, version 1.0, of float32 numbers in C order."""
+    described = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    room = NPY_HEAD_BYTES - 10
+    return b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little") + described.ljust(room - 1) + b"\n"
+
+
+def _numbers(encoded: Encoded) -> tuple[bytes, ...]:
+    """Return embeddings and, where there are such, statistics, as little-endian float32."""
+    arrays = [encoded.embeddings] if encoded.stats is None else [encoded.embeddings, encoded.stats]
+    return tuple(array.astype("<f4", copy=False).tobytes() for array in arrays)
+
+
+def _json_line(record: Mapping[str, Any], place: int) -> bytes:
+    """Write a line; NaN becomes null."""
+    try:
+        return orjson.dumps(record, _plain, orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+    except orjson.JSONEncodeError as error:
+        raise BulkError(f"what is kept of input row {place} cannot be written as JSON ({error})") from error
+
+
+def _plain(value: object) -> str:
+    """Spell what Parquet has and JSON has not."""
+    if isinstance(value, Decimal | timedelta):
+        return str(value)
+    raise TypeError
+
+
+def _part_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def _product(shape: Sequence[int]) -> int:
+    product = 1
+    for length in shape:
+        product *= length
+    return product

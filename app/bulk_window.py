@@ -1,0 +1,196 @@
+"""Encodes one window of texts: tokens, batches of like length, arrays in the order of the texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.bulk_errors import BulkUsageError
+from app.bulk_options import BulkOptions
+from app.bulk_output import Encoded, RowShape
+from app.bulk_rows import BadRow, TextRow
+from model.batch import cut_by_tokens
+from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
+from model.embedder import Embedder
+from model.errors import DimensionsError, InputError, PromptError, TextTooLongError
+from model.head_statistics import STATISTICS
+
+BATCH_TOKENS = {"cpu": 2_048, "cuda": 16_384}
+"""As the server's, and measured there."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkLimits:
+    """What one text, and one batch, may take.
+
+    Attributes
+    ----------
+    max_text_characters : int
+    batch_tokens : int or None
+        None is :data:`BATCH_TOKENS`, or the longest text that the model reads.
+    batch_attention_values, max_attention_values_computed : int
+        Attention weights of one batch and of one text.
+    """
+
+    max_text_characters: int
+    batch_tokens: int | None
+    batch_attention_values: int
+    max_attention_values_computed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """A window of texts, ready for the model.
+
+    Attributes
+    ----------
+    rows : list of n TextRow
+    inputs : list of n EncodeInput
+    bad : list of BadRow
+        Texts that the model cannot encode, in order.
+    """
+
+    rows: list[TextRow]
+    inputs: list[EncodeInput]
+    bad: list[BadRow]
+
+    @property
+    def num_truncated(self) -> int:
+        """How many texts lost tokens."""
+        return sum(item.is_truncated for item in self.inputs)
+
+
+class WindowEncoder:
+    """Encodes windows of texts with one model, in one way.
+
+    Parameters
+    ----------
+    embedder : Embedder
+    options : BulkOptions
+    limits : BulkLimits
+
+    Attributes
+    ----------
+    shape : RowShape
+    prompt : str
+        What is put before each text.
+
+    Raises
+    ------
+    BulkUsageError
+        If the model has no such prompt, or not as many dimensions.
+    """
+
+    def __init__(self, embedder: Embedder, options: BulkOptions, limits: BulkLimits) -> None:
+        self._embedder, self._options, self._limits = embedder, options, limits
+        try:
+            dimensions = embedder.check_dimensions(options.dimensions)
+            self.prompt = embedder.tokenizer.prompt(options.prompt_name, options.prompt)
+        except (DimensionsError, PromptError) as error:
+            raise BulkUsageError(str(error)) from error
+        self._selection: AttentionSelection | None = None
+        if options.attention_stats:
+            self._selection = embedder.select_attention("all", "all", maps=False, stats=True)
+        self._spec = OutputSpec(normalize=options.normalize, dimensions=dimensions, attention=self._selection)
+        longest = embedder.info.max_length
+        self._batch_tokens = max(limits.batch_tokens or BATCH_TOKENS[embedder.device.type], longest)
+        self.shape = RowShape(
+            dimensions=dimensions or embedder.dimensions,
+            statistics=STATISTICS if options.attention_stats else (),
+            layers=embedder.config.num_hidden_layers,
+            heads=embedder.config.num_attention_heads,
+        )
+
+    def tokenize(self, rows: Sequence[TextRow]) -> Tokenized:
+        """Turn texts into tokens, and tell those from the others that cannot be."""
+        most = self._limits.max_text_characters
+        bad = [
+            BadRow(row.place, f"the text has {len(row.text)} characters, over --max-text-characters {most}")
+            for row in rows
+            if len(row.text) > most
+        ]
+        left = [row for row in rows if len(row.text) <= most]
+        try:
+            found: list[EncodeInput | InputError] = [*self._encode_texts([row.text for row in left])]
+        except InputError:  # which one it is, and whether there are more, is found out one by one
+            found = [self._try_text(row.text) for row in left]
+        good, inputs = [], []
+        for row, item in zip(left, found, strict=True):
+            reason = self._reason(item)
+            if isinstance(item, EncodeInput) and reason is None:
+                good.append(row)
+                inputs.append(item)
+            else:
+                bad.append(BadRow(row.place, str(reason)))
+        return Tokenized(good, inputs, sorted(bad, key=lambda row: row.place))
+
+    def run(self, window: Tokenized, on_batch: Callable[[int], None]) -> Encoded:
+        """Encode a window.
+
+        Parameters
+        ----------
+        window : Tokenized
+        on_batch : callable
+            Told after each batch how many texts it had.
+        """
+        num_texts = len(window.rows)
+        embeddings = np.empty((num_texts, self.shape.dimensions), np.float32)
+        stats = np.empty((num_texts, *self.shape.stats), np.float32) if self._selection is not None else None
+        for batch in self._batches([item.num_tokens for item in window.inputs]):
+            inputs = [window.inputs[index] for index in batch]
+            if self._selection is not None:  # only now, as the token tables of a whole window would be large
+                inputs = self._encode_texts([window.rows[index].text for index in batch], details=True)
+            for index, row in zip(batch, self._embedder.run(inputs, [self._spec] * len(batch)), strict=True):
+                embeddings[index] = row.embedding
+                if stats is not None:
+                    stats[index] = self._stats_of(row)
+            on_batch(len(batch))
+        return Encoded(window.rows, embeddings, stats)
+
+    def _encode_texts(self, texts: Sequence[str], *, details: bool = False) -> list[EncodeInput]:
+        """Tokenize as the options say."""
+        truncate = self._options.truncate
+        return self._embedder.tokenizer.encode(texts, prompt=self.prompt, truncate=truncate, details=details)
+
+    def _try_text(self, text: str) -> EncodeInput | InputError:
+        try:
+            return self._encode_texts([text])[0]
+        except InputError as error:
+            return error
+
+    def _reason(self, item: EncodeInput | InputError) -> str | None:
+        """Say why a text cannot be encoded, if so."""
+        if isinstance(item, TextTooLongError):
+            return f"the text has {item.actual} tokens, the model reads {item.limit}; --truncate cuts it"
+        if isinstance(item, InputError):
+            return str(item)
+        most = self._limits.max_attention_values_computed
+        values = 0 if self._selection is None else self._selection.num_values(item.num_tokens)
+        if values > most:
+            return f"its statistics need {values} attention weights, over --max-attention-values-computed {most}"
+        return None
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Cut a window into batches, none over the budgets of tokens and of attention weights."""
+        for batch in cut_by_tokens(lengths, self._batch_tokens):
+            if self._selection is None:
+                yield batch
+                continue
+            part: list[int] = []
+            values = 0
+            for index in batch:
+                more = self._selection.num_values(lengths[index])
+                if part and values + more > self._limits.batch_attention_values:
+                    yield part
+                    part, values = [], 0
+                part.append(index)
+                values += more
+            yield part
+
+    def _stats_of(self, row: Row) -> FloatArray:
+        """Stack a text's statistics: (statistics, layers, heads)."""
+        if row.attended is None or row.attended.stats is None:
+            raise ValueError("statistics were asked for, and the row has none")
+        return np.stack([row.attended.stats[name] for name in self.shape.statistics])

@@ -1,0 +1,253 @@
+"""The bulk encoder from file to file."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from safetensors.numpy import load_file
+
+import app.bulk
+from app.bulk import Report, encode_file
+from app.bulk_errors import BulkError, BulkStoppedError, BulkUsageError
+from model.embedder import Embedder
+from tests.app.bulk_jobs import LIMITS, RecordingWatcher, make_options
+from tests.tiny import make_bert_folder
+
+TEXTS = [f"the cat sat on mat {number} " + "a dog " * (7 * number % 11) for number in range(50)]
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
+    """A tiny model."""
+    folder = make_bert_folder(tmp_path_factory.mktemp("model") / "tiny")
+    return Embedder.load(folder, dtype="float32", device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def expected(embedder: Embedder) -> Any:
+    """What the library gives for TEXTS."""
+    return embedder.encode(TEXTS)
+
+
+Encode = Callable[..., Report]
+
+
+@pytest.fixture
+def encode(embedder: Embedder, tmp_path: Path) -> Encode:
+    """Encode a file in the test's folder into another, in windows of 8 texts."""
+
+    def call(source: str | None, output: str, watcher: Any = None, stdin: bytes = b"", **changes: Any) -> Report:
+        path = None if source is None else tmp_path / source
+        options = make_options(path, tmp_path / output, **{"window_texts": 8, **changes})
+        return encode_file(options, embedder, LIMITS, watcher or RecordingWatcher(), io.BytesIO(stdin))
+
+    return call
+
+
+def write_lines(path: Path, texts: list[str]) -> None:
+    """Write plain text."""
+    path.write_text("".join(f"{text}\n" for text in texts))
+
+
+def test_from_every_format_to_every_format(encode: Encode, tmp_path: Path, expected: Any) -> None:
+    """The same texts give the same rows, in order, whatever they came from and went to."""
+    write_lines(tmp_path / "a.txt", TEXTS)
+    write_lines(tmp_path / "a.csv", ["id,text", *(f'{number},"{text}"' for number, text in enumerate(TEXTS))])
+    write_lines(tmp_path / "a.tsv", ["id\ttext", *(f"{number}\t{text}" for number, text in enumerate(TEXTS))])
+    write_lines(tmp_path / "a.jsonl", [json.dumps({"id": number, "text": text}) for number, text in enumerate(TEXTS)])
+    parquet.write_table(pa.table({"id": list(range(50)), "text": TEXTS}), tmp_path / "a.parquet")
+    read: dict[str, Callable[[Path], Any]] = {
+        "o.npy": np.load,
+        "o.safetensors": lambda path: load_file(path)["embeddings"],
+        "o.jsonl": lambda path: [json.loads(line)["embedding"] for line in path.read_text().splitlines()],
+        "o.parquet": lambda path: parquet.read_table(path)["embedding"].to_pylist(),
+    }
+    for source in ("a.txt", "a.csv", "a.tsv", "a.jsonl", "a.parquet"):
+        for output, load in read.items():
+            report = encode(source, output, overwrite=True)
+            assert (report.num_rows, report.num_encoded, report.dimensions) == (50, 50, 16)
+            found = np.array(load(tmp_path / output), dtype=np.float32)
+            np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=f"{source} {output}")
+
+
+def test_kept_columns_stand_beside_their_rows(encode: Encode, tmp_path: Path, expected: Any) -> None:
+    """Ids and texts come out in the order and, from Parquet to Parquet, with the types they had."""
+    parquet.write_table(pa.table({"id": pa.array(range(50), pa.int16()), "text": TEXTS}), tmp_path / "a.parquet")
+    encode("a.parquet", "o.parquet", keep=("id", "text"), attention_stats=True)
+    table = parquet.read_table(tmp_path / "o.parquet")
+    assert table.schema.field("id").type == pa.int16()
+    assert table["id"].to_pylist() == list(range(50))
+    assert table["text"].to_pylist() == TEXTS
+    assert len(table["attention_stats"][0].as_py()["entropy"]) == 2
+    np.testing.assert_allclose(np.array(table["embedding"].to_pylist()), expected, atol=1e-5)
+
+
+def test_standard_input(encode: Encode, tmp_path: Path, expected: Any) -> None:
+    """A pipe will do."""
+    encode(None, "o.npy", stdin="\n".join(TEXTS).encode())
+    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), expected, atol=1e-5)
+
+
+def test_an_empty_file_gives_an_empty_output(encode: Encode, tmp_path: Path) -> None:
+    """And no error: a pipeline may have nothing to do."""
+    (tmp_path / "a.txt").write_bytes(b"")
+    assert encode("a.txt", "o.npy").num_rows == 0
+    assert np.load(tmp_path / "o.npy").shape == (0, 16)
+
+
+def test_a_watcher_hears_of_everything(encode: Encode, tmp_path: Path) -> None:
+    """Where it began, what has been read, what is encoded, what was left out."""
+    write_lines(tmp_path / "a.jsonl", [*(json.dumps({"text": text}) for text in TEXTS[:10]), "{", '{"text": 3}'])
+    watcher = RecordingWatcher()
+    report = encode("a.jsonl", "o.npy", watcher, skip_bad=True)
+    assert watcher.begun_at == 0
+    assert watcher.num_encoded == report.num_rows == 10
+    assert [count for count, _ in watcher.reads] == [8, 12, 12]
+    assert watcher.reads[-1][1] == 1.0
+    assert 0 < (watcher.reads[0][1] or 0) < 1
+    name = tmp_path / "a.jsonl"
+    assert watcher.messages == [
+        f"{name}, line 11: the line is not JSON",
+        f"{name}, line 12: field 'text' is a number, not a string",
+    ]
+    assert report.num_skipped == 2
+
+
+def test_a_bad_line_stops_the_run_and_skip_bad_goes_on(encode: Encode, tmp_path: Path, expected: Any) -> None:
+    """One sentence with file and line; the windows before it are complete, and stay so."""
+    lines = [text.encode() for text in TEXTS]
+    lines.insert(20, b"\xff")
+    (tmp_path / "a.txt").write_bytes(b"\n".join(lines))
+    with pytest.raises(BulkError) as caught:
+        encode("a.txt", "o.npy")
+    assert str(caught.value) == f"{tmp_path / 'a.txt'}, line 21: byte 1 of the line is not UTF-8"
+    assert caught.value.exit_code == 1
+    assert np.load(tmp_path / "o.npy.part").shape == (16, 16)
+    report = encode("a.txt", "o.npy", skip_bad=True)
+    assert (report.num_rows, report.num_encoded, report.num_skipped) == (50, 34, 1)
+    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), expected, atol=1e-5)
+
+
+def test_a_text_over_the_length_is_bad_without_truncation(encode: Encode, tmp_path: Path) -> None:
+    """With truncation it is counted; without, it is named."""
+    write_lines(tmp_path / "a.txt", ["a", "the cat " * 40])
+    assert encode("a.txt", "cut.npy").num_truncated == 1
+    with pytest.raises(BulkError, match=r"a\.txt, line 2: the text has 82 tokens, the model reads 32"):
+        encode("a.txt", "o.npy", truncate=False)
+    assert encode("a.txt", "o.npy", truncate=False, skip_bad=True).num_skipped == 1
+
+
+class Stopping(RecordingWatcher):
+    """Somebody who presses Ctrl-C after so many texts."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._after = after
+
+    def encoded(self, num_texts: int) -> None:
+        super().encoded(num_texts)
+        if self.num_encoded >= self._after:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("output", ["o.npy", "o.safetensors", "o.jsonl", "o.parquet"])
+def test_a_stopped_run_is_taken_up(encode: Encode, tmp_path: Path, output: str) -> None:
+    """To the byte what one run would have made, counts included; texts that were complete are not encoded again."""
+    write_lines(tmp_path / "a.txt", [*TEXTS, "the cat " * 40])
+    whole = encode("a.txt", f"whole.{output.split('.')[1]}", attention_stats=True)
+    with pytest.raises(BulkStoppedError, match=r"stopped: 16 rows are complete in .*\.part") as caught:
+        encode("a.txt", output, Stopping(20), attention_stats=True)
+    assert caught.value.exit_code == 130
+    with pytest.raises(BulkStoppedError, match="stopped: 32 rows are complete"):
+        encode("a.txt", output, Stopping(20), attention_stats=True)
+    watcher = RecordingWatcher()
+    report = encode("a.txt", output, watcher, attention_stats=True)
+    assert watcher.begun_at == 32
+    assert watcher.num_encoded == report.num_encoded == 19
+    assert (report.num_rows, report.num_truncated) == (whole.num_rows, whole.num_truncated) == (51, 1)
+    made = {path.name.removeprefix("whole").removeprefix("o"): path for path in tmp_path.glob("o*.*")}
+    assert made.keys() == {path.name.removeprefix("whole") for path in tmp_path.glob("whole*")}
+    for ending, path in made.items():
+        assert path.read_bytes() == (tmp_path / f"whole{ending}").read_bytes(), ending
+
+
+@pytest.mark.parametrize("change", ["edited", "shorter", "longer"])
+def test_an_input_that_changed(encode: Encode, tmp_path: Path, change: str, expected: Any) -> None:
+    """Refused where the texts that are complete differ; what was added behind them is simply encoded."""
+    write_lines(tmp_path / "a.txt", TEXTS[:40])
+    with pytest.raises(BulkStoppedError):
+        encode("a.txt", "o.npy", Stopping(20))
+    changed = {"edited": ["another", *TEXTS[1:]], "shorter": TEXTS[:10], "longer": TEXTS}[change]
+    write_lines(tmp_path / "a.txt", changed)
+    if change == "longer":
+        encode("a.txt", "o.npy")
+        np.testing.assert_allclose(np.load(tmp_path / "o.npy"), expected, atol=1e-5)
+    else:
+        with pytest.raises(BulkError, match=r"a\.txt is not what .*o\.npy\.part was begun with"):
+            encode("a.txt", "o.npy")
+        assert np.load(tmp_path / "o.npy.part").shape == (16, 16)
+
+
+def test_another_model_is_refused(encode: Encode, tmp_path: Path) -> None:
+    """Rows of two models in one file would be worse than none."""
+    write_lines(tmp_path / "a.txt", TEXTS)
+    with pytest.raises(BulkStoppedError):
+        encode("a.txt", "o.npy", Stopping(20))
+    other = Embedder.load(make_bert_folder(tmp_path / "other", seed=1), dtype="float32", device="cpu", threads=1)
+    options = make_options(tmp_path / "a.txt", tmp_path / "o.npy")
+    with pytest.raises(BulkError, match=r"o\.npy\.part was begun with another model"):
+        encode_file(options, other, LIMITS, RecordingWatcher(), io.BytesIO())
+
+
+def test_an_embedding_that_is_not_finite_fails(tmp_path: Path) -> None:
+    """With the line of the text, also with --skip-bad: the model is at fault, not the text."""
+    folder = make_bert_folder(tmp_path / "tiny")
+    embedder = Embedder.load(folder, dtype="float32", device="cpu", threads=1)
+    run = embedder.run
+
+    def broken(inputs: Any, specs: Any) -> Any:
+        rows = run(inputs, specs)
+        for item, row in zip(inputs, rows, strict=True):
+            if item.num_tokens == 5 and row.embedding is not None:
+                row.embedding[3] = np.nan
+        return rows
+
+    embedder.run = broken  # type: ignore[method-assign]
+    write_lines(tmp_path / "a.txt", ["a", "a dog", "the cat sat"])
+    options = make_options(tmp_path / "a.txt", tmp_path / "o.npy", skip_bad=True)
+    with pytest.raises(BulkError, match=r"a\.txt, line 3: the model's embedding of this text is not finite"):
+        encode_file(options, embedder, LIMITS, RecordingWatcher(), io.BytesIO())
+    assert not options.output.exists()
+
+
+def test_a_window_of_long_texts_ends_earlier(encode: Encode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held is bounded by characters, not only by texts."""
+    monkeypatch.setattr(app.bulk, "WINDOW_CHARACTERS", 100)
+    write_lines(tmp_path / "a.txt", ["x" * 40] * 10)
+    watcher = RecordingWatcher()
+    encode("a.txt", "o.npy", watcher)
+    assert [count for count, _ in watcher.reads] == [3, 6, 9, 10, 10]
+
+
+def test_more_dimensions_than_there_are(encode: Encode, tmp_path: Path) -> None:
+    """Wrong usage, before a file is made."""
+    write_lines(tmp_path / "a.txt", ["a"])
+    with pytest.raises(BulkUsageError, match="from 1 to 16, not 17"):
+        encode("a.txt", "o.npy", dimensions=17)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_the_report_in_one_line() -> None:
+    """Counts of the whole, speed of this run."""
+    assert Report(100, 0, 3, 50, 384, 2.0).sentence("o.npy") == (
+        "o.npy: 100 texts in 384 dimensions, 50 of them now, in 2.0 s (25 a second); 3 truncated"
+    )
+    assert Report(100, 7, 3, 50, 384, 2.0).sentence("o.npy").endswith("; 3 truncated, 7 left out")
