@@ -22,8 +22,8 @@ FilledText = Annotated[str, Field(json_schema_extra={"minLength": 1})]
 FilledIds = Annotated[list[Index], Field(fail_fast=True, json_schema_extra={"minItems": 1})]
 Inputs = (
     FilledText
-    | FilledIds
     | Annotated[list[FilledText | FilledIds], Field(fail_fast=True, json_schema_extra={"minItems": 1})]
+    | FilledIds  # behind the list of texts, whose findings are those that callers want to read
 )
 
 

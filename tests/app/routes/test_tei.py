@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,9 @@ async def test_nothing_is_400_empty(server: Served, path: str, body: dict[str, A
     [
         ("/embed", {}, ["inputs", "required"]),
         ("/embed", {"inputs": {"text": MARKER}}, ["inputs"]),
-        ("/embed", {"inputs": [5, "a"]}, ["inputs"]),
+        ("/embed", {"inputs": [5, "a"]}, ["inputs[0]", "string"]),
+        ("/embed", {"inputs": ["a", [5], 5]}, ["inputs[2]", "string"]),
+        ("/embed", {"inputs": ["a", [5, "b"]]}, ["inputs[1][1]", "integer"]),
         ("/embed", {"inputs": [[-1]]}, ["inputs[0]", "-1"]),
         ("/embed", {"inputs": [999_999]}, ["inputs:", "999999"]),
         ("/embed", {"inputs": "a", "normalize": None}, ["normalize"]),
@@ -301,6 +304,31 @@ async def test_a_server_that_cannot_answer_says_so(server: Served) -> None:
 
     server.embedder.before_run = fail  # type: ignore[assignment]
     assert_error(await server.post("/embed", {"inputs": ["a"]}), 500, "Backend", "inputs[0]")
+
+
+FLOODS = {
+    "unknown fields": ("/embed", '{"inputs":"a",%s"inputs":"a"}', '"x":1,', 200),
+    "wrong items": ("/embed", '{"inputs":[%s5]}', '"a",[1],', 422),
+    "empty lists": ("/embed", '{"inputs":[%s[]]}', "[],", 400),
+    "ids of one text": ("/embed", '{"inputs":[%s5]}', "5,", 413),
+    "texts": ("/embed_all", '{"inputs":[%s"a"]}', '"a",', 413),
+    "wrong sentences": ("/similarity", '{"inputs":{"source_sentence":"a","sentences":[%s5]}}', "5,", 422),
+    "lists of ids": ("/decode", '{"ids":[%s[5]]}', "[5],", 413),
+    "nesting": ("/tokenize", '{"inputs":%s}', "[", 400),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "item", "status"), FLOODS.values(), ids=FLOODS)
+async def test_a_flood_is_answered_in_a_few_words(server: Served, path: str, body: str, item: str, status: int) -> None:
+    """200,000 items cost a fraction of a second of this thread's time, and headers and errors stay short."""
+    content = (body % (item * 200_000)).encode()
+    began = time.thread_time()
+    response = await server.client.post(path, content=content, headers={"content-type": "application/json"})
+    assert time.thread_time() - began < 2.0
+    assert response.status_code == status, response.text[:300]
+    assert len(response.content) < 1_000
+    assert sum(len(name) + len(value) for name, value in response.headers.items()) < 1_000
+    assert server.embedder.batches == [] or status == 200
 
 
 async def test_many_numbers_are_written_on_a_thread(serve: Serve) -> None:
