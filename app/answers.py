@@ -38,6 +38,9 @@ CONTENT_TYPES: Mapping[Form, str] = {
     "npz": "application/x-npz",
 }
 
+TABLE_COLUMNS = 7
+"""What :func:`text_tables` says of each token."""
+
 
 def negotiate(accept: str | None) -> Form:
     """Choose the form of an answer.
@@ -143,8 +146,13 @@ def write_tokenized(tokenized: Tokenized) -> bytes:
 
 
 def num_values(encoded: Encoded) -> int:
-    """Count the numbers an answer will hold: what its writing costs."""
-    return encoded.embeddings.size + sum(map(num_attention_values, encoded.rows))
+    """Count the numbers an answer will hold, token tables included: what its writing costs."""
+    described = sum(
+        item.num_tokens
+        for item, row in zip(encoded.inputs, encoded.rows, strict=True)
+        if row.attended is not None and item.tokens is not None
+    )
+    return encoded.embeddings.size + TABLE_COLUMNS * described + sum(map(num_attention_values, encoded.rows))
 
 
 def dumps(body: Mapping[str, Any]) -> bytes:

@@ -181,7 +181,7 @@ class AttentionSelection:
         """Return the weights that a row of a sparse map has at most."""
         bound = num_units if self.top_k is None else min(self.top_k, num_units)
         if self.min_weight > 0:  # a row sums to 1, so no more of them are that large; 1e-5 for rounding
-            bound = min(bound, int((1 + 1e-5) / self.min_weight))
+            bound = int(min(bound, (1 + 1e-5) / self.min_weight))  # the quotient may be infinite
         return bound
 
 

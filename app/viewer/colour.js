@@ -39,7 +39,7 @@ export function paint(cellLevels, table, pixels) {
 	for (let at = 0; at < cellLevels.length; at++) pixels[at] = table[cellLevels[at] + 255];
 }
 
-/** The marks of a legend: where on the ramp (-1 to 1), and the number there (null: none that is fixed). */
+/** The marks of a legend: where on the ramp (-1 to 1), and the number there, if it is fixed. */
 export function legendTicks(scale, domain, signed) {
 	const shares = signed ? [-1, -0.25, 0, 0.25, 1] : scale === "sqrt" ? [0, 0.01, 0.1, 0.25, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1];
 	if (scale === "rowmax") return shares.filter(Number.isInteger).map((at) => ({ at, value: at && null }));

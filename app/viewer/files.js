@@ -1,4 +1,4 @@
-/** Files to take away: the map as SVG, and the page itself with its data inside. */
+/** Files to take away: SVG, and the page with its data. */
 
 import { escapeXml, scriptJson } from "./text.js";
 
@@ -60,7 +60,7 @@ export async function collectModules(entry, load, found = new Map()) {
 	return found.set(entry, source);
 }
 
-/** Modules as one script: imports and the word export fall away, as all names differ. */
+/** Modules as one script: all names differ. */
 export function joinModules(modules) {
 	return [...modules.values()].join("\n")
 		.replace(/^import [^;]*;$/gm, "").replace(/^export /gm, "")
@@ -69,7 +69,7 @@ export function joinModules(modules) {
 
 const OFFLINE_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:";
 
-/** The page as a file: style, scripts and data inside, and a policy that lets no request out. */
+/** The page as a file, with a policy that lets no request out. */
 export function standalone(html, css, modules, data) {
 	const swap = (text, pattern, by) => {
 		if (!pattern.test(text)) throw new Error(`the page lacks ${pattern}`);

@@ -14,7 +14,7 @@ const $ = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const named = (name) => document.querySelector(`[name=${name}]`);
 const first = named("a"), second = named("b");
-const range = (count) => Array.from({ length: count }, (_, at) => at);
+const range = (count) => [...Array(count).keys()];
 
 const PREFETCHED_VALUES = 8e6; // of more, a layer is loaded when looked at
 const HEADROOM = 30; // of a picture, for its caption
@@ -23,8 +23,8 @@ const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], Arrow
 const held = $("snapshot") && JSON.parse($("snapshot").textContent);
 const answers = new Map(), arrays = new Recent(16e6); // bytes, for the page as one file
 const source = new Server(held ? replay(held.answers) : recording((...request) => fetch(...request), answers, arrays));
-const state = readFragment(location.hash || (held?.fragment || ""));
-let info, layers, heads, reading, scene, ink, turns = 0, hovered = null, isWaiting = false, timer;
+const state = readFragment(location.hash || held?.fragment || "");
+let info, asking, layers, heads, reading, scene, ink, turns = 0, hovered = null, isWaiting = false, timer;
 
 const map = new MapPane({ stage: $("stage"), base: $("base"), over: $("over"), tip: $("tip"), onFocus: hover, onPin: pin });
 const sentence = new SentencePane({ root: $("sentence"), canvas: $("shade"), onFocus: (unit) => hover(spotOf(unit)), onPin: (unit) => pin(spotOf(unit)) });
@@ -42,6 +42,8 @@ function update(patch) {
 }
 
 function fill(name, options) {
+	// a link to what is not here can be left
+	if (state[name]?.big && options.every(([value]) => value !== state[name])) options.push([state[name]]);
 	named(name).replaceChildren(...options.map(([value, text = value]) => new Option(text, value)));
 	named(name).parentElement.hidden = options.length < 2;
 }
@@ -59,11 +61,18 @@ function chooseModel() {
 // read
 
 async function run() {
-	const { a, b, mode, model: name, prompt } = state, request = { texts: b || mode === "compare" ? [a, b] : [a], model: name, prompt };
+	const { a, b, mode } = state, request = { ...state, texts: b || mode === "compare" ? [a, b] : [a] };
 	reading = scene = overview.key = null;
 	for (const key of answers.keys()) if (!key.startsWith("info")) answers.delete(key);
+	arrays.clear();
 	$("welcome").hidden = Boolean(a || b);
 	$("work").hidden = $("problem").hidden = true;
+	if (!info) {
+		asking ??= source.answer("info").then((response) => response.json()).finally(() => (asking = null));
+		info = await asking;
+		chooseModel();
+	}
+	refresh();
 	if (a || b) {
 		document.body.classList.add("busy");
 		try {
@@ -292,7 +301,7 @@ function pressKey(event) {
 
 // files
 
-/** Draws the map with a caption, on what `make` gives for a width and a height. */
+/** Draws the map with a caption, on what `make` gives. */
 function picture(make) {
 	const { width, height } = map.box, pen = make(width, height + HEADROOM), { unit, special, scale, filter } = state;
 	const about = [scene.title, unit, ...(scene.filter ? [special, filter] : []), scale];
@@ -317,6 +326,8 @@ const SAVERS = {
 	},
 	npz: () => source.npz(state),
 	async html() {
+		// for what may be chosen there
+		if (reading.tokens) await Promise.allSettled([source.stats("mask"), source.rollout(), source.likeness()]);
 		const load = async (name) => (await fetch(`viewer/${name}`)).text();
 		const [html, css, modules] = await Promise.all([load("index.html"), load("style.css"), collectModules("main.js", load)]);
 		const { fragment } = writeFragment(state, Infinity);
@@ -342,8 +353,7 @@ function submit(patch) {
 
 async function start() {
 	[first.value, second.value] = [state.a, state.b];
-	info = await (await source.answer("info")).json();
-	chooseModel();
+	if (info) chooseModel();
 	await run();
 }
 

@@ -6,7 +6,7 @@ import { lineOf, maxPool, pruneEdges } from "./views.js";
 
 export const FONT = "12px system-ui, sans-serif";
 const MAX_CELL = 44, NUMBERED_CELL = 30, GRID_CELL = 12, LABELLED_CELL = 11, LINE = 20, MAX_LABEL = 92; // CSS pixels
-const BLANK = 0.05; // a renormalised row that kept less is hatched: it is no finding
+const BLANK = 0.05; // a renormalised row that kept less is hatched
 
 /** A place in a map; -1: none. */
 export const spot = (row, column) => (row < 0 && column < 0 ? null : { row, column });
@@ -21,7 +21,7 @@ export function sized(canvas, width, height, ratio = devicePixelRatio) {
 	return pen;
 }
 
-/** The map pane: `show` draws a scene, `focus` marks a place in it. */
+/** `show` draws a scene, `focus` marks a place in it. */
 export class MapPane {
 	constructor({ stage, base, over, tip, onFocus, onPin }) {
 		Object.assign(this, { stage, base, over, tip, cells: document.createElement("canvas") });

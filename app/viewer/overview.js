@@ -1,10 +1,10 @@
-/** All heads at a glance: a grid of buttons, tinted by a statistic at first, then each with its map in small. */
+/** All heads at a glance: buttons, tinted, then each with its map in small. */
 
 import { levels, paint, rampColour } from "./colour.js";
 import { number } from "./text.js";
 import { buildView, maxPool } from "./views.js";
 
-const THUMBNAIL = 64; // pixels a side; a peak of a longer text survives max-pooling
+const THUMBNAIL = 64; // pixels a side
 
 function element(tag, role, text = "") {
 	const made = document.createElement(tag);
@@ -13,7 +13,7 @@ function element(tag, role, text = "") {
 	return made;
 }
 
-/** The overview pane: `show` builds the grid and tints it, `thumbnails` draws the maps of one layer. */
+/** `show` builds the grid and tints it, `thumbnails` draws the maps of one layer. */
 export class Overview {
 	constructor(root, onChoose) {
 		Object.assign(this, { root, onChoose, tiles: [], drawn: new Map() });
@@ -24,7 +24,7 @@ export class Overview {
 		root.addEventListener("keydown", (event) => this.move(event));
 	}
 
-	/** `scene`: { heads, values [layer][head], most (what the fullest colour stands for), places ([layer, head] of each tile), ... }. */
+	/** `most` is what the fullest colour stands for, `places` has [layer, head] of each tile. */
 	show(scene) {
 		this.scene = scene;
 		const key = String(scene.places) + scene.isPlain;
@@ -73,7 +73,7 @@ export class Overview {
 		button.title = `Layer ${tile.layer}, head ${tile.head}${value === null ? "" : `: ${name} ${number(value)}`}`;
 	}
 
-	/** Draws the maps of a layer in small, unless they are drawn so already. */
+	/** Draws a layer in small, once. */
 	thumbnails(layer, maps, n, { units, special, filter, scale, ink, key }) {
 		for (const tile of this.tiles) {
 			if (tile.layer !== layer || this.drawn.get(tile) === key) continue;

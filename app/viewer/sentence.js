@@ -1,9 +1,9 @@
-/** The sentence: text that can be selected, shaded from behind by what the token in focus looks at. */
+/** The sentence: text, shaded from behind by what the token in focus looks at. */
 
 import { sized } from "./map.js";
 import { layOut } from "./text.js";
 
-/** The sentence pane: `show` writes the text, `shade` paints behind it. */
+/** `show` writes the text, `shade` paints behind it. */
 export class SentencePane {
 	constructor({ root, canvas, onFocus, onPin }) {
 		Object.assign(this, { root, canvas });

@@ -32,7 +32,7 @@ export class Recent extends Map {
 
 const keyOf = (path, { headers, body = "" }) => `${path} ${headers.Accept} ${body}`;
 
-/** A fetch that keeps what succeeded: JSON in the Map `answers`, the rest in the Recent `arrays`. */
+/** A fetch that keeps what succeeded, JSON in `answers`, the rest in `arrays`. */
 export function recording(fetch, answers, arrays) {
 	return async (path, request) => {
 		const response = await fetch(path, request);
@@ -62,7 +62,7 @@ export function replay(packed) {
 	};
 }
 
-const LAYER_BYTES = 160e6; // a layer of 12 heads and 512 tokens takes 12.6 MB
+const LAYER_BYTES = 160e6; // a layer takes up to 13 MB
 const ROLLOUT = { residual: 0.5, heads: "mean", from_layer: 0 };
 
 /** Asks a server, through a fetch. */
@@ -96,11 +96,12 @@ export class Server {
 	}
 
 	stats(special) {
+		if (special === "mask") special = "renormalize"; // the same numbers
 		return this.once(`stats ${special}`, async () =>
 			(await (await this.encode({ layers: "all", maps: false, stats: true, special })).json()).attention[0].stats);
 	}
 
-	/** A layer on all tokens (heads x n x n): merging and hiding is up to the page. */
+	/** A layer on all tokens (heads x n x n). */
 	layer(number) {
 		return this.once(number, async () => (await this.tensors({ layers: [number], dtype: "float16" }))["attention.0.maps"].data, this.layers);
 	}
@@ -111,7 +112,7 @@ export class Server {
 	}
 
 	likeness() {
-		const { texts: [texts], model, prompt_name } = this.body;
+		const { texts, model, prompt_name } = this.body;
 		return this.once("likeness", async () => (await this.answer("attention/heads", { texts, model, prompt_name })).json());
 	}
 
@@ -162,6 +163,8 @@ export class Server {
 		const response = await this.fetch(path, {
 			method: body ? "POST" : "GET", body: body && JSON.stringify(body), signal: this.controller.signal,
 			headers: { Accept: accept, "Content-Type": "application/json" },
+		}).catch((error) => {
+			throw error.name === "TypeError" ? new Error("The server does not answer.") : error;
 		});
 		if (response.ok) return response;
 		const { detail, code } = await response.json().catch(() => ({ detail: `The server answered ${response.status}.` }));

@@ -1,4 +1,4 @@
-/** All that can be chosen, and its place in the URL's fragment, which browsers do not send. */
+/** All that can be chosen, and its place in the fragment of the address. */
 
 const STATISTICS = ["entropy", "effective_tokens", "confidence", "mean_distance",
 	"to_cls", "to_sep", "to_self", "to_prev", "to_next"];
@@ -37,9 +37,9 @@ export function writeFragment(state, limit = 4000) {
 		const pairs = names.filter((name) => state[name] !== initial(FLAGS[name]));
 		return new URLSearchParams(pairs.map((name) => [name, String(state[name])])).toString();
 	};
-	const fragment = write(Object.keys(FLAGS));
+	const names = Object.keys(FLAGS), fragment = write(names);
 	if (fragment.length <= limit) return { fragment, complete: true };
-	return { fragment: write(Object.keys(FLAGS).filter((name) => name !== "a" && name !== "b")), complete: false };
+	return { fragment: write(names.filter((name) => name !== "a" && name !== "b")), complete: false };
 }
 
 /** The state of a fragment; what is unknown or wrong is ignored. */

@@ -2,7 +2,7 @@
 
 let halves;
 
-/** Half-precision bit patterns as a Float32Array, through a table of all 65,536 of them. */
+/** Half-precision bit patterns as a Float32Array. */
 export function decodeHalves(bits) {
 	halves ??= Float32Array.from({ length: 65536 }, (_, pattern) => {
 		const sign = pattern >> 15 ? -1 : 1, exponent = (pattern >> 10) & 31, fraction = pattern & 1023;

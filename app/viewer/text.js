@@ -1,6 +1,6 @@
 /** Texts, tokens and words: where they stand, and what they are called. */
 
-/** A token or word table with UTF-16 offsets in place of code points: an emoji is one of those and two of these. */
+/** A token or word table with offsets in UTF-16, not in code points. */
 export function withUtf16(table, texts) {
 	const positions = texts.map((text) => {
 		const starts = [0];
@@ -13,7 +13,7 @@ export function withUtf16(table, texts) {
 
 /**
  * What rows and columns stand for: [{ tokens, label, segment (null: special or prompt), start, end }].
- * A label is a piece of the text, since vocabularies may spell in bytes; "##" continues a word.
+ * A label is a piece of the text, since vocabularies may spell in bytes, and not a long one; "##" continues a word.
  */
 export function listUnits({ tokens, words, texts }, unit, special) {
 	const units = [], ofWord = new Map();
@@ -28,6 +28,7 @@ export function listUnits({ tokens, words, texts }, unit, special) {
 			const shown = texts[segment].slice(one.start, one.end), isPart = word === tokens.word[token - 1] && one.start < tokens.end[token - 1];
 			one.label = (piece.startsWith("##") || isPart ? "##" : "") + (shown.trim() ? shown : "␣");
 		}
+		one.label = one.label.replace(/^(.{49}).{2,}$/su, "$1…"); // 100,000 letters take minutes to measure
 		units.push(one);
 	});
 	return units;
@@ -75,7 +76,7 @@ export function escapeXml(text) {
 	return text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, "\ufffd").replace(/[&<>"']/g, (character) => `&#${codeOf(character)};`);
 }
 
-/** JSON that may stand in a script element, as nothing in it can end one. */
+/** JSON that cannot end a script element. */
 export function scriptJson(value) {
 	return JSON.stringify(value).replace(/[<>&\u2028\u2029]/g, (character) => `\\u${codeOf(character).toString(16).padStart(4, "0")}`);
 }

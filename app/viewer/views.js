@@ -1,4 +1,4 @@
-/** From the maps of a layer to what is drawn: means, special tokens, words, filters, edges. */
+/** From the maps of a layer to what is drawn. */
 
 /** Averages the maps of `heads` heads, each n x n. */
 export function meanHeads(maps, heads, n) {
@@ -8,9 +8,9 @@ export function meanHeads(maps, heads, n) {
 }
 
 /**
- * The matrix that is drawn of a map (n x n, row = query): { rows, columns (units), values, kept (of each row), ... }.
- * Special tokens leave first, and "renormalize" divides each row by what it kept; then the pieces of a key are summed and
- * those of a query averaged, so that rows keep their sums; then the filter ("ab": from the first text to the second).
+ * What is drawn of a map (n x n, row = query): { rows, columns (units), values, kept (of each row), ... }.
+ * Special tokens leave first, and "renormalize" divides each row by what it kept; then keys of a word are summed and
+ * its queries averaged, so that rows keep their sums; then the filter ("ab": from the first text to the second).
  */
 export function buildView(map, n, units, special, filter) {
 	const wanted = (letter) => [...units.keys()].filter((unit) => filter === "all" || units[unit].segment === "ab".indexOf(letter));
@@ -79,7 +79,6 @@ export function lineOf({ rows, columns, values }, row, column) {
 	const width = columns.length;
 	return row >= 0 ? values.subarray(row * width, (row + 1) * width) : Float32Array.from(rows, (_, at) => values[at * width + column]);
 }
-
 
 export function strongest(line, limit) {
 	return Array.from(line, (value, at) => ({ at, value }))

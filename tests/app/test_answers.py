@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from app.answers import CONTENT_TYPES, MEDIA_TYPES, negotiate, num_values
+from app.answers import CONTENT_TYPES, MEDIA_TYPES, TABLE_COLUMNS, negotiate, num_values, text_tables
 from app.errors import NotAcceptableError
 from app.service import Encoded, Timings
 from model.contract import EncodeInput, Row, TextAttention
+from tests.app.test_limits import make_text
 
 SAFETENSORS, NPZ = "application/vnd.safetensors", "application/x-npz"
 
@@ -73,3 +75,11 @@ def test_cost_of_writing_counts_every_number() -> None:
     """Embeddings and maps add up; a text without maps adds none."""
     rows = [Row(attended=TextAttention(maps=np.zeros((1, 2, 3, 3), np.float32))), Row()]
     assert num_values(encoded(np.zeros((2, 4), np.float32), rows)) == 8 + 18
+
+
+def test_cost_of_writing_counts_token_tables() -> None:
+    """A text's table counts, though there may be no map beside it: a thousand tables are no work for the event loop."""
+    text = make_text(300)
+    assert len(text_tables(text)["tokens"]) == TABLE_COLUMNS
+    answer = replace(encoded(np.zeros((2, 1), np.float32), [Row(attended=TextAttention()), Row()]), inputs=[text, text])
+    assert num_values(answer) == 2 + TABLE_COLUMNS * text.num_tokens

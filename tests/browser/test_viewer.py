@@ -565,10 +565,38 @@ def test_the_page_as_one_file(open_page: Open, tmp_path: Path, mode: str) -> Non
     if mode == "attention":
         file.get_by_role("button", name="Layer 1, head 2").click()
         expect(file.locator("#map-title")).to_have_text("Layer 1 · head 2")
-        choose(file, "show", "rollout")
+        file.evaluate("location.hash = 'a=other'")
         expect(file.locator("#problem")).to_have_text("This file does not hold that.")
     assert alerts == []
     assert file.locator("#sentence img, #sentence script").count() == 0
+
+
+def test_a_file_switches_like_the_page(open_page: Open, tmp_path: Path) -> None:
+    """What was not looked at before the export can be chosen all the same: hidden tokens, rollout, likeness."""
+    page = open_page(a=TEXT)
+    path = tmp_path / "page.html"
+    download(page, "html").save_as(path)
+    file = settled(open_page(path.as_uri()))
+    choose(file, "special", "mask")
+    choose(file, "show", "rollout")
+    file.locator("[name=order]").select_option("likeness")
+    expect(file.locator("#map-title")).to_have_text("Rollout over all layers")
+    expect(file.locator("#problem")).to_be_hidden()
+    assert saved_json(file)["kept_mass"] is not None
+
+
+def test_a_file_holds_no_earlier_text(open_page: Open, tmp_path: Path) -> None:
+    """Who is given a page as one file reads the text in it, and none that was typed before."""
+    page = open_page(a="confidential")
+    page.locator("[name=a]").fill("public")
+    page.locator("[name=a]").press("Enter")
+    expect(page.locator("#sentence")).to_contain_text("public")
+    settled(page)
+    path = tmp_path / "page.html"
+    download(page, "html").save_as(path)
+    content = path.read_text()
+    assert "public" in content
+    assert "confidential" not in content
 
 
 def test_markup_in_a_text_is_text(open_page: Open) -> None:
@@ -647,6 +675,59 @@ def test_a_refusal_is_told(open_page: Open, console: list[str]) -> None:
     page.evaluate("location.hash = 'a=three'")
     expect(page.locator("#sentence")).to_contain_text("three")
     expect(page.locator("#problem")).to_be_hidden()
+
+
+@pytest.mark.parametrize("name", ["model", "prompt"])
+def test_a_link_to_what_is_not_here_can_be_left(open_page: Open, console: list[str], name: str) -> None:
+    """A model or prompt that this server lacks is shown as chosen, and another can be chosen in its place."""
+    page = open_page()
+    page.evaluate(f"location.hash = 'a=two&{name}=nonsense'")
+    expect(page.locator("#problem")).to_be_visible()
+    assert console.pop().startswith("error: Failed to load resource")  # Chromium's own line
+    expect(page.locator(f"[name={name}]")).to_have_value("nonsense")
+    page.locator(f"[name={name}]").select_option("")
+    expect(page.locator("#sentence")).to_contain_text("two")
+    expect(page.locator("#problem")).to_be_hidden()
+
+
+def test_a_server_that_was_away_at_first(open_page: Open, console: list[str]) -> None:
+    """A page that did not learn what is served says so, and asks again with the next text."""
+    page = open_page()
+    page.route("**/info", lambda route: route.abort())
+    page.reload()
+    expect(page.locator("#problem")).to_have_text("The server does not answer.")
+    assert console.pop().startswith("error: Failed to load resource")  # Chromium's own line
+    page.unroute("**/info")
+    page.locator("[name=a]").fill("early")
+    page.locator("[name=a]").press("Enter")
+    settled(page)
+    expect(page.locator("#overview button")).to_have_count(LAYERS * HEADS)
+
+
+def test_a_text_sent_before_the_page_knows_what_is_served(open_page: Open) -> None:
+    """It is read once the answer is there, and nothing of the page is missing."""
+    page = open_page()
+    late: list[Route] = []
+    page.route("**/info", lambda route: late.append(route))
+    with page.expect_request("**/info"):
+        page.reload(wait_until="commit")
+    page.locator("[name=a]").fill("early")
+    page.locator("[name=a]").press("Enter")
+    expect(page.locator("#welcome")).to_be_hidden()
+    assert len(late) == 1
+    late[0].continue_()
+    settled(page)
+    expect(page.locator("#overview button")).to_have_count(LAYERS * HEADS)
+    expect(page.locator("#sentence")).to_contain_text("early")
+
+
+def test_a_word_of_a_hundred_thousand_letters(open_page: Open) -> None:
+    """It is shown at once, and its label is short."""
+    page = open_page()
+    page.locator("[name=a]").fill("x" * 100_000)
+    page.locator("[name=a]").press("Enter")
+    settled(page)
+    assert [len(row["label"]) for row in saved_json(page)["rows"]] == [5, 50, 5]
 
 
 def test_the_policy_is_in_force(open_page: Open, console: list[str]) -> None:

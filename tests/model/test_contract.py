@@ -50,7 +50,16 @@ def test_what_is_computed_is_what_somebody_reads(
 
 @pytest.mark.parametrize(
     ("top_k", "min_weight", "bound"),
-    [(3, 0.0, 3), (30, 0.0, 20), (None, 0.5, 2), (None, 0.3, 3), (2, 0.3, 2), (None, 0.01, 20), (None, 1.0, 1)],
+    [
+        (3, 0.0, 3),
+        (30, 0.0, 20),
+        (None, 0.5, 2),
+        (None, 0.3, 3),
+        (2, 0.3, 2),
+        (None, 0.01, 20),
+        (None, 1.0, 1),
+        (None, 5e-324, 20),
+    ],
 )
 def test_a_sparse_row_has_a_bound(top_k: int | None, min_weight: float, bound: int) -> None:
     """So many weights of at least so much cannot be more in a row that sums to 1, of 20 units here."""

@@ -156,3 +156,23 @@ test("failures are not recorded", async () => {
   await assert.rejects(source.read({ texts: ["too long"] }));
   assert.deepEqual([answers.size, arrays.size], [0, 0]);
 });
+
+test("a server that is away is told in one sentence, whatever the browser calls it", async () => {
+  const source = new Server(() => Promise.reject(new TypeError("NetworkError when attempting to fetch resource.")));
+  await assert.rejects(source.read({ texts: ["a"] }), { message: "The server does not answer." });
+});
+
+test("statistics without special tokens are asked for once, however those are hidden", async () => {
+  const { asked, fetch } = fakeServer(), source = new Server(fetch);
+  await source.read({ texts: ["a"] });
+  assert.deepEqual(await source.stats("mask"), { special: "renormalize" });
+  assert.deepEqual(await source.stats("renormalize"), { special: "renormalize" });
+  assert.equal(asked.length, 2);
+});
+
+test("likeness is of the pair as it was read, not of its two texts", async () => {
+  const { asked, fetch } = fakeServer(), source = new Server(fetch);
+  await source.read({ texts: ["a", "b"] });
+  await source.likeness();
+  assert.deepEqual(asked.at(-1).texts, [["a", "b"]]);
+});

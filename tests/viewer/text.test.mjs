@@ -111,3 +111,12 @@ test("markup in a text stays text, in XML and in a script element", () => {
   assert.equal(/[<>&\u2028]/.test(written), false);
   assert.deepEqual(JSON.parse(written), { text: `${hostile}<!--\u2028` });
 });
+
+test("a label has fifty characters at most, and no half of one; the text it stands for stays whole", () => {
+  const text = "👩".repeat(100_000), table = { special: [false], segment: [0], word: [0], start: [0], end: [text.length] };
+  const units = listUnits({ texts: [text], tokens: { text: ["[UNK]"], ...table }, words: { text: [text], ...table } }, "word", "keep");
+  assert.equal(units[0].label, `${"👩".repeat(49)}…`);
+  assert.equal(layOut(units, [text])[0][0].text, text);
+  const short = listUnits({ texts: ["x".repeat(50)], tokens: { text: ["x"], ...table, end: [50] }, words: {} }, "token", "keep");
+  assert.equal(short[0].label, "x".repeat(50));
+});
