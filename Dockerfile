@@ -18,6 +18,7 @@ FROM dependencies AS wheel
 WORKDIR /src
 COPY LICENSE README.md pyproject.toml ./
 COPY app app
+COPY eyeline eyeline
 COPY model model
 RUN pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /dist .
 

@@ -12,7 +12,7 @@ TORCH_INDEX_URL ?=
 MODEL ?= all-MiniLM-L6-v2
 
 PIP := -m pip --disable-pip-version-check --no-input --quiet --quiet
-SOURCES := app model training tests $(wildcard bench)
+SOURCES := app eyeline model training tests $(wildcard bench)
 
 # One environment a job: the server's own (no test tools, no transformers), the developer's, the oracles', and the one
 # that trains (the server's, with plots and Parquet files).
@@ -99,4 +99,4 @@ lock: ## write requirements/*.txt anew from pyproject.toml (UPGRADE=--upgrade fo
 
 clean: ## remove environments and caches; weights/ stays
 	@rm -rf $(RUNTIME) $(DEV) $(ORACLE) $(TRAINING) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@find app model training tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find app eyeline model training tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,139 @@
+"""What can go wrong when a server is asked, as exceptions.
+
+::
+
+    Exception
+    ├── EyelineError
+    │   ├── AnswerError                  the server, or something before it, answered with an error
+    │   │   ├── InvalidRequestError      400, 405, 406, 415, 422  the request as it is sent
+    │   │   ├── NotFoundError            404  no such model, or no Eyeline at this address
+    │   │   ├── TooLargeError            413  a text, a request, or the answer to it
+    │   │   ├── OverloadedError          429  still no room when the deadline came
+    │   │   ├── InferenceFailedError     500  the server's fault
+    │   │   ├── NotSupportedError        501  something that this model cannot do
+    │   │   ├── NotReadyError            503  still starting or stopping when the deadline came
+    │   │   └── DeadlineExceededError    504  the server's own time limit
+    │   ├── UnreachableError             no connection, or one that broke before the answer was complete
+    │   ├── NoAnswerInTimeError          a connection, but no answer before the time-out
+    │   └── UnexpectedAnswerError        an answer of success that is not Eyeline's, or of two different models
+    └── UserWarning
+        └── TruncationWarning            texts were cut to what the model reads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class EyelineError(Exception):
+    """Base of every error that this package raises about a server or its answer."""
+
+
+class AnswerError(EyelineError):
+    """The server answered with an error (RFC 9457).
+
+    Parameters
+    ----------
+    status : int
+        Of HTTP.
+    detail : str
+        One sentence for people; never your text.
+    code : str, optional
+        Stable, for programs, as ``docs/api.md`` lists them; None if it is a proxy's answer, for instance.
+    param : str, optional
+        The field at fault, as ``texts[3]``: an index into what you gave, also where it was sent in several requests.
+    limit, actual : int or float, optional
+        What was exceeded, and by what.
+    request_id : str, optional
+        What the server's log calls the request.
+
+    Attributes
+    ----------
+    status, detail, code, param, limit, actual, request_id
+        The parameters.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        limit: float | None = None,
+        actual: float | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(f"{status}{f' {code}' if code else ''}{f' at {param}' if param else ''}: {detail}")
+        self.status = status
+        self.detail = detail
+        self.code = code
+        self.param = param
+        self.limit = limit
+        self.actual = actual
+        self.request_id = request_id
+
+
+class InvalidRequestError(AnswerError):
+    """A field's value, or something else about the request; sending it again will not help."""
+
+
+class NotFoundError(AnswerError):
+    """No such model is served, or there is no Eyeline at this address."""
+
+
+class TooLargeError(AnswerError):
+    """A text, a request or the answer to it is over a limit; ``limit`` and ``actual`` say which."""
+
+
+class OverloadedError(AnswerError):
+    """The queue was full, and still was when the deadline for trying came."""
+
+
+class InferenceFailedError(AnswerError):
+    """The server failed on this request."""
+
+
+class NotSupportedError(AnswerError):
+    """The model cannot do what was asked, such as explaining a cosine."""
+
+
+class NotReadyError(AnswerError):
+    """The server starts or stops, and still did when the deadline for trying came."""
+
+
+class DeadlineExceededError(AnswerError):
+    """The server's own time limit for a request passed."""
+
+
+class UnreachableError(EyelineError):
+    """No connection to the server, or one that broke before the answer was complete."""
+
+
+class NoAnswerInTimeError(EyelineError):
+    """No answer before the time-out, or a server that did not become ready in time."""
+
+
+class UnexpectedAnswerError(EyelineError):
+    """An answer of success that cannot be read, or answers of two different models to one call."""
+
+
+class TruncationWarning(UserWarning):
+    """Texts were cut to what the model reads."""
+
+
+BY_STATUS: Mapping[int, type[AnswerError]] = {
+    400: InvalidRequestError,
+    404: NotFoundError,
+    405: InvalidRequestError,
+    406: InvalidRequestError,
+    413: TooLargeError,
+    415: InvalidRequestError,
+    422: InvalidRequestError,
+    429: OverloadedError,
+    500: InferenceFailedError,
+    501: NotSupportedError,
+    503: NotReadyError,
+    504: DeadlineExceededError,
+}
+"""Status -> class; any other status is an :class:`AnswerError`."""

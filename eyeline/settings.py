@@ -1,0 +1,71 @@
+"""What both clients are told when they are made, and the warning that both give."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from eyeline.errors import TruncationWarning
+from eyeline.retry import RetryPolicy
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+POLL_SECONDS = 0.2
+"""Between two looks at a server that is not ready yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """How a client goes about its work.
+
+    Attributes
+    ----------
+    timeout_seconds : float
+        Longest an attempt may wait for a connection, for room to write, and for the answer to go on; also cut to what
+        is left of the deadline.
+    max_concurrency : int
+        Requests of one call that are under way together.
+    max_texts_per_request : int
+        The server's own limit is in ``info()["max_client_batch_size"]``; more is :class:`eyeline.TooLargeError`.
+    retry : RetryPolicy
+    warn_on_truncation : bool
+        Give a :class:`eyeline.TruncationWarning` when texts were cut.
+    headers : mapping of str to str
+        Sent with every request: an ``Authorization`` for a gateway, for instance.
+    """
+
+    timeout_seconds: float = 60.0
+    max_concurrency: int = 4
+    max_texts_per_request: int = 256
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    warn_on_truncation: bool = True
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what would send nothing, or never an end."""
+        if not self.timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds must be more than 0, it is {self.timeout_seconds}")
+        for name in ("max_concurrency", "max_texts_per_request"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, it is {getattr(self, name)}")
+
+    def report_truncation(self, truncated: ArrayLike, name: str) -> None:
+        """Warn the caller of the method that calls this, if texts were cut and that is wanted.
+
+        Parameters
+        ----------
+        truncated : array of bool, shape (n,), or (n, 2) of pairs
+        name : str
+            "texts" or "pairs": what the caller gave.
+        """
+        cut = np.asarray(truncated, np.bool_)
+        places = np.flatnonzero(cut.any(axis=1) if cut.ndim == 2 else cut)
+        if self.warn_on_truncation and len(places):
+            message = (
+                f"{len(places)} of {len(cut)} {name} cut to what the model reads, the first is {name}[{places[0]}]"
+            )
+            warnings.warn(message, TruncationWarning, stacklevel=3)
