@@ -64,7 +64,8 @@ class AnswerError(EyelineError):
         actual: float | None = None,
         request_id: str | None = None,
     ) -> None:
-        super().__init__(f"{status}{f' {code}' if code else ''}{f' at {param}' if param else ''}: {detail}")
+        place = f" at {param}" if param and param not in detail else ""
+        super().__init__(f"{status}{f' {code}' if code else ''}{place}: {detail}")
         self.status = status
         self.detail = detail
         self.code = code
