@@ -105,7 +105,7 @@ def test_kept_columns_keep_their_types(tmp_path: Path, monkeypatch: pytest.Monke
     batches = ArrowBatches(["a", "b", "c"], kinds, 2, None)
     stream, output = tmp_path / "stream", tmp_path / "o.parquet"
     moment = pa.scalar(0, kinds[1]).as_py()
-    pieces = [[(1, moment, ["x"])], [(None, None, None), (3, moment, [])]]
+    pieces: list[list[tuple[Any, ...]]] = [[(1, moment, ["x"])], [(None, None, None), (3, moment, [])]]
     bodies = [batches.batch(kept, np.ones((len(kept), 2), np.float32), None) for kept in pieces]
     stream.write_bytes(batches.head() + b"".join(bodies))
     batches.to_parquet(stream, output)

@@ -318,6 +318,18 @@ def test_a_part_without_a_state_is_not_ours(bench: Bench) -> None:
     assert bench.options.part.read_bytes() == b"somebody's"
 
 
+@pytest.mark.parametrize("size", [0, 60, 128])
+def test_a_part_without_its_head_is_begun_anew(bench: Bench, size: int) -> None:
+    """A run that was killed before the first bytes were whole is no obstacle."""
+    with bench.open():
+        pass
+    os.truncate(bench.options.part, size)
+    with bench.open() as parts:
+        bench.add(parts, 1)
+        parts.finish()
+    assert bench.numbers(bench.options.output) == [1]
+
+
 def test_a_part_that_lost_rows_is_refused(bench: Bench) -> None:
     """A part that is shorter than what was counted, as after a copy that broke off."""
     with bench.open() as parts:
