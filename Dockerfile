@@ -1,6 +1,6 @@
 ARG BASE=python:3.11-slim-bookworm
 
-# What the server needs, in an order in which the dear layers change least: torch, the lock, the project, the weights.
+# What the server needs, in an order in which the dear layers change least: torch, the lock, the weights, the project.
 FROM ${BASE} AS dependencies
 ARG TORCH=torch==2.13.0
 # The index of the CPU builds; empty means pip's own configuration (on PyPI, that is the CUDA build).
@@ -22,15 +22,6 @@ COPY eyeline eyeline
 COPY model model
 RUN pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /dist .
 
-FROM dependencies AS weights
-ARG MODEL=all-MiniLM-L6-v2
-# The cache keeps the model over changes of the source; it is checked against its SHA-256 sums either way.
-RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
-    --mount=type=cache,target=/cache \
-    pip install --no-deps --no-index /dist/*.whl \
-    && EYELINE_WEIGHTS_DIR=/cache eyeline weights fetch "$MODEL" \
-    && mkdir /weights && cp -r "/cache/$MODEL" /weights/ && chmod -R a=rX /weights
-
 FROM ${BASE}
 LABEL org.opencontainers.image.title="Eyeline" \
       org.opencontainers.image.description="A sentence-embedding server that shows where it looked" \
@@ -40,7 +31,8 @@ RUN groupadd --gid 10001 eyeline \
     && useradd --uid 10001 --gid eyeline --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin eyeline
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 EYELINE_WEIGHTS_DIR=/app/weights
 COPY --from=dependencies /opt/venv /opt/venv
-COPY --from=weights /weights /app/weights
+# The default model alone; others are mounted, or fetched into a volume.
+COPY --chmod=755 weights /app/weights
 # Installed here, not copied, so that a change of the source is a layer of a few hundred kilobytes.
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     pip install --no-cache-dir --no-deps --no-index /dist/*.whl

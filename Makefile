@@ -48,10 +48,10 @@ $(ORACLE)/.locked: requirements/oracle.txt
 $(TRAINING)/.locked: requirements/training.txt
 .SECONDARY: $(RUNTIME)/.locked $(DEV)/.locked $(ORACLE)/.locked $(TRAINING)/.locked
 
-weights: $(RUNTIME)/.ready ## fetch the default model into weights/ (nothing to do when it is there)
+weights: $(RUNTIME)/.ready ## fetch all-MiniLM-L6-v2 into weights/, which tests and benchmarks compare with (MODEL=NAME: another)
 	@$(RUNTIME)/bin/eyeline weights fetch $(MODEL)
 
-serve: weights ## start the server on 127.0.0.1:8080, set-up included; options in ARGS="--port 9000"
+serve: $(RUNTIME)/.ready ## start the server on 127.0.0.1:8080, set-up included; options in ARGS="--port 9000"
 	@exec $(RUNTIME)/bin/eyeline serve $(ARGS)
 
 test: $(DEV)/.ready weights ## unit and end-to-end tests

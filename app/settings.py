@@ -92,13 +92,13 @@ class Settings(BaseSettings):
     ] = Path("weights")
     model: Annotated[
         tuple[ModelSpec, ...],
-        Shown("[NAME=]FOLDER", "all-MiniLM-L6-v2"),
+        Shown("[NAME=]FOLDER", "eyeline-base"),
         Field(
             description="Model to serve: a folder, a bare name under the weights folder, or name=folder; the name is "
             "the folder's last part unless given. Repeat the flag, or separate by commas in the variable, to serve "
             "several; the first is the default. Each model takes its weights' size in memory."
         ),
-    ] = (ModelSpec("all-MiniLM-L6-v2", Path("all-MiniLM-L6-v2")),)
+    ] = (ModelSpec("eyeline-base", Path("eyeline-base")),)
     host: Annotated[
         str,
         Shown("ADDRESS"),

@@ -58,7 +58,7 @@ def test_defaults() -> None:
     settings = load_settings([], {})
     assert settings.model_dump() == {
         "weights_dir": Path("weights"),
-        "model": ({"name": "all-MiniLM-L6-v2", "folder": Path("weights/all-MiniLM-L6-v2")},),
+        "model": ({"name": "eyeline-base", "folder": Path("weights/eyeline-base")},),
         "host": "127.0.0.1",
         "port": 8080,
         "dtype": "auto",
@@ -185,7 +185,7 @@ def test_model_folder_corner_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_model_default_follows_weights_dir() -> None:
     """The default model is looked up in the weights folder that was given."""
-    assert load_settings([], {"EYELINE_WEIGHTS_DIR": "/w"}).model[0].folder == Path("/w/all-MiniLM-L6-v2")
+    assert load_settings([], {"EYELINE_WEIGHTS_DIR": "/w"}).model[0].folder == Path("/w/eyeline-base")
 
 
 @pytest.mark.parametrize("models", ["a=/x,a=/y", "/x/base,/y/base", "mini,mini"])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import MODEL, SERVER_PYTHON, Server
+from tests.e2e.conftest import DEFAULT_MODEL, SERVER_PYTHON, Server
 
 pytestmark = pytest.mark.browser
 
@@ -94,7 +94,7 @@ def open_page(folder: Path, address: str) -> Page:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with the default model."""
     python = SERVER_PYTHON if SERVER_PYTHON.exists() else Path(sys.executable)
-    arguments = [str(python), "-m", "app.cli", "serve", "--port", "0", "--model", str(MODEL), "--no-warmup"]
+    arguments = [str(python), "-m", "app.cli", "serve", "--port", "0", "--model", str(DEFAULT_MODEL), "--no-warmup"]
     server = Server(tmp_path_factory.mktemp("server") / "log", arguments)
     yield server
     server.close()

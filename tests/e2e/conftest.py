@@ -18,8 +18,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = Path(__file__).parents[2]
-MODEL = ROOT / "weights/all-MiniLM-L6-v2"
+MODEL = ROOT / "weights/all-MiniLM-L6-v2"  # the model of the answers in tests/reference
 MAX_LENGTH = 256  # tokens that this model reads
+DEFAULT_MODEL = ROOT / "weights/eyeline-base"
 SERVER_PYTHON = Path(os.environ.get("SERVER_PYTHON", ROOT / ".venv-runtime/bin/python"))
 TEST_SCALE = float(os.environ.get("TEST_SCALE", "1"))
 PATIENCE_SECONDS = 120.0  # for what takes seconds: only a server that hangs, or a crushed machine, needs so long
@@ -160,8 +161,8 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServ
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The server that most tests share: the default model in float32, every other setting at its default."""
+    """The server that most tests share: the reference's model in float32, every other setting at its default."""
     log = tmp_path_factory.mktemp("server") / "log"
-    shared = Server(log, command("serve", "--port", 0, "--dtype", "float32", "--device", "cpu"))
+    shared = Server(log, command("serve", "--model", MODEL, "--port", 0, "--dtype", "float32", "--device", "cpu"))
     yield shared
     shared.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import MODEL, SERVER_PYTHON, Server
+from tests.e2e.conftest import DEFAULT_MODEL, SERVER_PYTHON, Server
 
 pytestmark = pytest.mark.fuzz
 
@@ -43,7 +43,7 @@ expected-statuses = ["2xx", 400, 404, 413, 429]
 [[operations]]
 include-tag = "Open Inference Protocol"
 [operations.parameters]
-"path.name" = "all-MiniLM-L6-v2"
+"path.name" = "eyeline-base"
 "path.version" = "1"
 [operations.checks.positive_data_acceptance]
 expected-statuses = ["2xx", 400, 404, 413, 429]
@@ -55,7 +55,8 @@ HEADERS = ("Accept: */*", "Accept: application/vnd.safetensors, application/x-np
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with the default model and defaults everywhere else."""
     python = SERVER_PYTHON if SERVER_PYTHON.exists() else Path(sys.executable)
-    arguments = [str(python), "-m", "app.cli", "serve", "--port", "0", "--model", str(MODEL), "--dtype", "float32"]
+    flags = ("serve", "--port", "0", "--model", str(DEFAULT_MODEL), "--dtype", "float32")
+    arguments = [str(python), "-m", "app.cli", *flags]
     server = Server(tmp_path_factory.mktemp("server") / "log", arguments)
     yield server
     server.close()
