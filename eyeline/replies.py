@@ -176,7 +176,10 @@ def parse_json(response: httpx.Response) -> dict[str, Any]:
 def parse_health(response: httpx.Response) -> str:
     """Read an answer of ``/health``, which is one at 503, too."""
     try:
-        return str(response.json()["status"])
+        status = response.json()["status"]
+        if not isinstance(status, str):  # of a problem, the number
+            raise TypeError("status is no word")
+        return status
     except (LookupError, TypeError, ValueError) as error:
         if response.is_success:
             raise UnexpectedAnswerError("an answer that is not Eyeline's") from error
