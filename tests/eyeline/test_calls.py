@@ -22,6 +22,7 @@ from eyeline.calls import (
     tokenize_operation,
 )
 from eyeline.errors import UnexpectedAnswerError
+from eyeline.records import Text
 from tests.eyeline.fake_server import answer_encode, answer_similarity, answer_tokenize
 
 
@@ -76,7 +77,8 @@ def test_what_encode_sends() -> None:
     assert call.content() == '{"texts":["Grüße"],"dimensions":4}'.encode()
     assert (call.method, call.path) == ("POST", "/encode")
     assert call.headers() == {"Accept": "application/vnd.safetensors", "Content-Type": "application/json"}
-    calls = encode_operation((text for text in [("a", "b"), "c", "d"]), {}, 2).calls
+    mixed: list[Text] = [("a", "b"), "c", "d"]
+    calls = encode_operation(iter(mixed), {}, 2).calls
     assert [body_of(call) for call in calls] == [{"texts": [["a", "b"], "c"]}, {"texts": ["d"]}]
     assert [body_of(call) for call in encode_operation([], {}, 2).calls] == [{"texts": []}]
 
