@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +25,9 @@ from app.settings import Settings, SettingsError
 from app.version import VERSION
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130  # the last is what a shell reports for a command ended by Ctrl-C
+
+SHARED_MEMORY = "/dev/shm"
+"""What a container can write even where its root is read-only."""
 
 Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
 
@@ -157,6 +161,11 @@ def _encode_file(options: BulkOptions, settings: Settings, *, show: bool) -> int
     from model.embedder import Embedder
     from model.errors import CheckpointError
 
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:  # a read-only root; torch wants one, for an empty folder
+        output = str(options.output.parent.resolve())
+        tempfile.tempdir = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else output
     folder = settings.model[0].folder
     if not folder.exists():
         return _fail(f"{folder} is not a folder; eyeline weights fetch NAME gets a known model", FAILED)

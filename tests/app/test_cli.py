@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,30 @@ def test_encode_fails_in_one_sentence(
     assert_one_sentence(err)
     assert words in err
     assert not (tmp_path / case["output"]).exists()
+
+
+@pytest.mark.parametrize("shared", ["shared", "none"])
+def test_encode_needs_no_folder_for_temporary_files(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: str
+) -> None:
+    """In a container with a read-only root, what torch wants one for goes to shared memory, or else beside OUT."""
+
+    def none_found() -> str:
+        if tempfile.tempdir is None:
+            raise FileNotFoundError("No usable temporary directory found")
+        return tempfile.tempdir
+
+    folder = make_bert_folder(tmp_path / "tiny")
+    (tmp_path / "a.txt").write_text("the cat\n")
+    for name in ("data", "shared"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "gettempdir", none_found)
+    monkeypatch.setattr(cli, "SHARED_MEMORY", str(tmp_path / shared))
+    arguments = (tmp_path / "a.txt", tmp_path / "data/o.npy", "--model", folder, "--device", "cpu", "--threads", 1)
+    assert run("encode", *arguments)[0] == 0
+    assert tempfile.tempdir == str(tmp_path / ("shared" if shared == "shared" else "data"))
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["o.npy"]
 
 
 def test_encode_leaves_signals_as_they_were(run: Run, tmp_path: Path) -> None:
