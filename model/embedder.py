@@ -1,6 +1,6 @@
 """The whole model behind one object: texts in, rows out. What the server's worker thread runs, and what a script uses.
 
->>> embedder = Embedder.load("weights/all-MiniLM-L6-v2")       # doctest: +SKIP
+>>> embedder = Embedder.load("weights/eyeline-base")       # doctest: +SKIP
 >>> embedder.encode(["The cat sat.", "A dog barked."]).shape   # doctest: +SKIP
 (2, 384)
 """
