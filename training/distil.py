@@ -38,7 +38,7 @@ from training.run import (
 from training.student import FAMILIES, Student, TokenStore, embed, load_student, new_encoder, student_config
 from training.teachers import Targets, teach
 from training.trainer import BatchLoss
-from training.vocabulary import matching_rows, train_wordpiece
+from training.vocabulary import matching_rows, train_wordpiece, trim_wordpiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,11 @@ def make_student(args: argparse.Namespace, described: ModelFolder, corpora: Sequ
         return load_student(args.init, dropout=args.dropout)
     teachers = read_tokenizer(described)
     backend, lowercase = teachers, described.lowercase
+    texts = [text for corpus in corpora for text in corpus.texts]
     if args.train_vocabulary:
-        texts = (text for corpus in corpora for text in corpus.texts)
         backend, lowercase = train_wordpiece(texts, args.train_vocabulary), False
+    elif args.trim_vocabulary:
+        backend = trim_wordpiece(teachers, texts, args.trim_vocabulary)
     vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
     teacher = load_encoder(described, torch.float32, torch.device("cpu"), pack=False).encoder
     like = teacher.config
@@ -185,7 +187,11 @@ def _parser() -> argparse.ArgumentParser:
     student.add_argument("--hidden-size", type=int)
     student.add_argument("--intermediate-size", type=int)
     student.add_argument("--max-length", type=int, help="tokens that are read of a text")
-    student.add_argument("--train-vocabulary", type=int, metavar="SIZE", help="train a tokenizer on the corpora")
+    vocabulary = student.add_mutually_exclusive_group()
+    vocabulary.add_argument("--train-vocabulary", type=int, metavar="SIZE", help="train a tokenizer on the corpora")
+    vocabulary.add_argument(
+        "--trim-vocabulary", type=int, metavar="SIZE", help="keep the teacher's pieces that the corpora use most"
+    )
     student.add_argument("--teacher-layers", type=numbers, metavar="0,2,5", help="layers to begin as; default: spread")
     student.add_argument("--from-scratch", action="store_true", help="take nothing over from the teacher")
     student.add_argument("--init", type=Path, help="begin as this model folder instead")

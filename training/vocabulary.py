@@ -1,8 +1,15 @@
-"""A tokenizer of the student's own, trained on its corpora; and which of its tokens the teacher knows."""
+"""A tokenizer of the student's own: trained on its corpora, or the teacher's with the pieces they use most.
+
+And which of its tokens the teacher knows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import string
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -47,6 +54,78 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, *, lowercase: bool = 
         special_tokens=[("[CLS]", start), ("[SEP]", end)],
     )
     return tokenizer
+
+
+def trim_wordpiece(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
+    """Keep the pieces of a WordPiece tokenizer that some texts use most.
+
+    A word whose piece is gone is cut into the pieces that are left: every letter, digit and sign of ASCII stays. Other
+    characters stay if the texts use them often enough.
+
+    Parameters
+    ----------
+    tokenizer : tokenizers.Tokenizer
+        Not changed.
+    texts : sequence of str
+    vocab_size : int
+        Tokens at most.
+
+    Returns
+    -------
+    tokenizers.Tokenizer
+        The tokens that stay keep their order, numbered anew from 0.
+
+    Raises
+    ------
+    RunError
+        If it is no WordPiece tokenizer, or ``vocab_size`` has no room for what must stay.
+    """
+    description: dict[str, Any] = json.loads(tokenizer.to_str())
+    if description["model"]["type"] != "WordPiece":
+        raise RunError("only a WordPiece vocabulary can be trimmed")
+    vocabulary: dict[str, int] = description["model"]["vocab"]
+    added = [entry["content"] for entry in description["added_tokens"]]
+    signs = string.ascii_letters + string.digits + string.punctuation
+    kept = {*added, *(piece for sign in signs for piece in (sign, f"##{sign}"))} & vocabulary.keys()
+    if len(kept) > vocab_size:
+        raise RunError(f"a vocabulary of {vocab_size} has no room for the {len(kept)} tokens that must stay")
+    spelling = {index: token for token, index in vocabulary.items()}
+    for index, _ in _counted(tokenizer, texts).most_common():
+        if len(kept) == vocab_size:
+            break
+        kept.add(spelling[index])
+    numbers = {token: number for number, token in enumerate(sorted(kept, key=vocabulary.__getitem__))}
+    description["model"]["vocab"] = numbers
+    for entry in description["added_tokens"]:
+        entry["id"] = numbers[entry["content"]]
+    _renumber_template(description["post_processor"], numbers)
+    return tokenizers.Tokenizer.from_str(json.dumps(description))
+
+
+def _counted(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], chunk_texts: int = 8192) -> Counter[int]:
+    """Count the tokens of some texts, without the template's."""
+    plain = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    plain.no_padding()
+    plain.no_truncation()
+    counts: Counter[int] = Counter()
+    for start in range(0, len(texts), chunk_texts):
+        for encoding in plain.encode_batch(texts[start : start + chunk_texts], add_special_tokens=False):
+            counts.update(encoding.ids)
+    return counts
+
+
+def _renumber_template(template: dict[str, Any] | None, numbers: dict[str, int]) -> None:
+    """Give the special tokens of a template their new numbers."""
+    if template is None:
+        return
+    if template["type"] == "TemplateProcessing":
+        for entry in template["special_tokens"].values():
+            entry["ids"] = [numbers[token] for token in entry["tokens"]]
+    elif template["type"] == "BertProcessing":
+        for role in ("sep", "cls"):
+            template[role] = [template[role][0], numbers[template[role][0]]]
+    else:
+        raise RunError(f"a tokenizer with {template['type']} cannot be trimmed")
 
 
 def matching_rows(student: tokenizers.Tokenizer, teacher: tokenizers.Tokenizer, num_rows: int) -> list[int | None]:
