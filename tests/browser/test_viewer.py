@@ -16,7 +16,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import numpy as np
 import pytest
@@ -103,10 +103,16 @@ def settled(page: Page) -> Page:
     return page
 
 
-def flags_of(page: Page) -> dict[str, str]:
-    """Read the choices from the address, which follows within a tenth of a second."""
+def address_of(page: Page) -> str:
+    """Read the address, which follows what was chosen within a tenth of a second of the page's own timers."""
     page.evaluate("new Promise((resolve) => setTimeout(resolve, 120))")
-    return dict(parse_qsl(page.evaluate("location.hash.slice(1)"), keep_blank_values=True))
+    address: str = page.evaluate("location.href")
+    return address
+
+
+def flags_of(page: Page) -> dict[str, str]:
+    """Read the choices from the address."""
+    return dict(parse_qsl(urlsplit(address_of(page)).fragment, keep_blank_values=True))
 
 
 def choose(page: Page, name: str, value: str) -> None:
@@ -280,7 +286,7 @@ def test_pin(open_page: Open) -> None:
     weights = table(page)
     assert list(weights.values()) == sorted(weights.values(), reverse=True)
     assert sum(weights.values()) <= 1.001
-    again = open_page(f"{page.url}")
+    again = open_page(address_of(page))
     settled(again)
     expect(again.locator("#caption")).to_have_text("reopened looks at")
     assert table(again) == weights
@@ -431,7 +437,7 @@ def test_the_address_holds_every_choice(open_page: Open) -> None:
     changed = {**flags, "special": "renormalize"}
     del changed["view"], changed["unit"], changed["filter"]
     assert flags_of(page) == changed
-    copy = settled(open_page(page.url))
+    copy = settled(open_page(address_of(page)))
     assert flags_of(copy) == changed
     assert picture(copy) == picture(page)
 
@@ -492,7 +498,7 @@ def test_letters_typed_in_a_text_are_letters(open_page: Open) -> None:
     page.locator("#stage").focus()
     page.keyboard.press("Control+w")
     assert flags_of(page).keys() == {"a", "layer", "head"}
-    page.goto(page.url + "&keys=off")
+    page.goto(address_of(page) + "&keys=off")
     settled(page)
     page.locator("#stage").focus()
     page.keyboard.press("w")
