@@ -1,4 +1,4 @@
-/** The page: what is chosen, what is read, and the three panes that show it. */
+/** The page: what is chosen, read and shown. */
 
 import { colourTable, legendTicks, levels } from "./colour.js";
 import { collectModules, standalone, SvgContext } from "./files.js";
@@ -16,8 +16,8 @@ const named = (name) => document.querySelector(`[name=${name}]`);
 const first = named("a"), second = named("b");
 const range = (count) => [...Array(count).keys()];
 
-const PREFETCHED_VALUES = 8e6; // of more, a layer is loaded when looked at
-const HEADROOM = 30; // of a picture, for its caption
+const PREFETCHED_VALUES = 8e6; // above, layers load when looked at
+const HEADROOM = 30; // for a picture's caption
 const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -1e9], End: [0, 1e9] };
 
 const held = $("snapshot") && JSON.parse($("snapshot").textContent);
@@ -389,6 +389,7 @@ $("stage").addEventListener("keydown", moveFocus);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refresh);
 new ResizeObserver(() => scene && draw()).observe($("panes"));
 addEventListener("hashchange", () => {
+	clearTimeout(timer); // the address is newer
 	Object.assign(state, readFragment(location.hash));
 	start().catch(report);
 });

@@ -332,8 +332,10 @@ def test_pairs_and_their_filters(open_page: Open) -> None:
         np.testing.assert_allclose(part["values"], np.array(whole["values"])[np.ix_(rows, columns)], atol=1e-6)
     expect(page.locator("#sentence p")).to_have_count(2)
     assert page.locator("#sentence p").first.get_attribute("data-name") == "A"
-    page.goto(page.url.split("#")[0] + "#a=one")
+    choose(page, "filter", "ab")
+    page.goto(page.url.split("#")[0] + "#a=one")  # at once: what was chosen before must not overwrite it
     settled(page)
+    assert flags_of(page)["a"] == "one"
     expect(page.locator("fieldset:has([name=filter])")).to_be_hidden()
 
 

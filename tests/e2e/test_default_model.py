@@ -1,7 +1,8 @@
-"""The model that is served when nobody names one: weights/eyeline-base."""
+"""The model that is served when nobody names one, weights/eyeline-base, and its small sister."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from tests.e2e.conftest import DEFAULT_MODEL, Server, command, run_command
 
 MAX_FILE_BYTES = 64_000_000
+MAX_MINI_BYTES = 25_000_000
 
 # A sentence, another way to say it, and a sentence on something else that shares words with the first.
 TRIPLES = [
@@ -62,9 +64,10 @@ def test_its_maps_are_maps(default_server: Server) -> None:
     assert len(np.unique(heads.round(6), axis=0)) == len(heads)
 
 
-def test_what_is_shipped_is_whole() -> None:
+@pytest.mark.parametrize("name", ["eyeline-base", "eyeline-mini"])
+def test_what_is_shipped_is_whole(name: str) -> None:
     """Weights, tokenizer, what is known of them, and checksums of all; nothing a server could not take from git."""
-    folder = DEFAULT_MODEL
+    folder = DEFAULT_MODEL.with_name(name)
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     listed = {line.split("  ", 1)[1] for line in (folder / "SHA256SUMS").read_text().splitlines()}
     assert files == listed | {"SHA256SUMS"}
@@ -85,3 +88,11 @@ def test_one_changed_byte_stops_the_start(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "model.safetensors" in done.stderr.splitlines()[-1]
     assert "SHA256SUMS" in done.stderr.splitlines()[-1]
+
+
+def test_the_small_one_is_small_and_loads() -> None:
+    """The folder of eyeline-mini is under 25 MB as a whole, its checksums hold, and its vectors have 384 dimensions."""
+    folder = DEFAULT_MODEL.with_name("eyeline-mini")
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < MAX_MINI_BYTES
+    described = json.loads(run_command("info", folder).stdout)
+    assert (described["num_hidden_layers"], described["dimensions"]) == (2, 384)
