@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
 from app.requests import read_body, while_connected
-from app.routes.encode import PROBLEMS, json_body, not_supported, server_timing
+from app.routes.encode import PROBLEMS, json_body, not_supported
+from app.routes.writing import server_timing, written
 from app.schemas.attention import HeadDistancesRequest, HeadDistancesResponse
 from app.similarity_answers import write_head_distances
 from app.state import max_body_bytes, service_of
@@ -28,8 +29,6 @@ async def heads(request: Request) -> Response:
     started = time.perf_counter()
     body = await read_body(request, HeadDistancesRequest, max_body_bytes(request))
     compared = await while_connected(request, service_of(request).compare_heads(body, route="/attention/heads"))
-    writing = time.perf_counter()
-    content = await asyncio.to_thread(write_head_distances, compared)
-    compared.model.metrics.serialized(time.perf_counter() - writing)
+    content = await written(compared.model, partial(write_head_distances, compared))
     headers = {"Server-Timing": server_timing(compared.timings, started)}
     return Response(content, headers=headers, media_type="application/json")

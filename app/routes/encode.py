@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -11,12 +11,9 @@ from pydantic import BaseModel
 
 from app.answers import CONTENT_TYPES, negotiate, num_values, write_encoded
 from app.requests import read_body, while_connected
+from app.routes.writing import server_timing, written
 from app.schemas.encode import EncodeRequest, EncodeResponse, ProblemResponse
-from app.service import Timings
 from app.state import max_body_bytes, service_of
-
-INLINE_VALUES = 20_000
-"""Up to so many numbers are written on the event loop (about a millisecond); more go to a thread."""
 
 router = APIRouter(tags=["texts"])
 
@@ -50,17 +47,6 @@ def not_supported(description: str) -> dict[int | str, dict[str, Any]]:
     return {501: {"model": ProblemResponse, "description": description}}
 
 
-def server_timing(timings: Timings, started: float) -> str:
-    """Write the ``Server-Timing`` header, in milliseconds."""
-    stages = {
-        "tokenize": timings.tokenize,
-        "queue": timings.queue,
-        "inference": timings.inference,
-        "total": time.perf_counter() - started,
-    }
-    return ", ".join(f"{stage};dur={seconds * 1000:.3f}" for stage, seconds in stages.items())
-
-
 @router.post(
     "/encode",
     response_model=EncodeResponse,
@@ -77,11 +63,6 @@ async def encode(request: Request) -> Response:
     body = await read_body(request, EncodeRequest, max_body_bytes(request))
     service = service_of(request)
     encoded = await while_connected(request, service.encode(body, binary=form != "json", route="/encode"))
-    writing = time.perf_counter()
-    if num_values(encoded) <= INLINE_VALUES:
-        content = write_encoded(encoded, body, form)
-    else:
-        content = await asyncio.to_thread(write_encoded, encoded, body, form)
-    encoded.model.metrics.serialized(time.perf_counter() - writing)
+    content = await written(encoded.model, partial(write_encoded, encoded, body, form), num_values(encoded))
     headers = {"Server-Timing": server_timing(encoded.timings, started)}
     return Response(content, headers=headers, media_type=CONTENT_TYPES[form])

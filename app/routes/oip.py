@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -14,8 +14,9 @@ from app.oip_answers import MODEL_VERSION, describe_model, describe_server, num_
 from app.oip_flow import infer, read_texts
 from app.plain import truncation_headers
 from app.requests import parse, read_tensors, while_connected
-from app.routes.encode import INLINE_VALUES, json_body, server_timing
+from app.routes.encode import json_body
 from app.routes.health import PROBE_METHODS
+from app.routes.writing import server_timing, written
 from app.schemas.oip import (
     OIPErrorResponse,
     OIPInferRequest,
@@ -185,20 +186,16 @@ async def _infer(request: Request, name: str, version: str = MODEL_VERSION) -> R
     model = _find(request, name, version)
     texts = read_texts(body, section, service.limits)
     encoded = await while_connected(request, infer(service, body, texts, model.name, route=route_of(request)))
-    writing = time.perf_counter()
-    if num_values(encoded, wanted) <= INLINE_VALUES:
-        written, json_bytes = write_inference(encoded, body, wanted)
-    else:
-        written, json_bytes = await asyncio.to_thread(write_inference, encoded, body, wanted)
-    encoded.model.metrics.serialized(time.perf_counter() - writing)
+    write = partial(write_inference, encoded, body, wanted)
+    answer, json_bytes = await written(encoded.model, write, num_values(encoded, wanted))
     headers = {
         "Server-Timing": server_timing(encoded.timings, started),
         **truncation_headers(encoded.inputs),
         **ignored_header(list(ignored_fields(body))),
     }
     if json_bytes is None:
-        return Response(written, headers=headers, media_type="application/json")
-    return Response(written, headers={**headers, LENGTH_HEADER: str(json_bytes)}, media_type=BINARY)
+        return Response(answer, headers=headers, media_type="application/json")
+    return Response(answer, headers={**headers, LENGTH_HEADER: str(json_bytes)}, media_type=BINARY)
 
 
 def _ready(request: Request, model: ServedModel) -> Response:

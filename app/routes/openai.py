@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -13,7 +13,8 @@ from app.openai_answers import describe_models, write_embeddings
 from app.plain import truncation_headers
 from app.plain_flows import embed
 from app.requests import read_body, while_connected
-from app.routes.encode import INLINE_VALUES, json_body, server_timing
+from app.routes.encode import json_body
+from app.routes.writing import server_timing, written
 from app.schemas.openai import (
     InfinityEmbeddingsRequest,
     OpenAIEmbeddingsRequest,
@@ -86,11 +87,7 @@ async def _embeddings(request: Request, schema: type[OpenAIEmbeddingsRequest]) -
     started = time.perf_counter()
     body = await read_body(request, schema, max_body_bytes(request))
     encoded = await while_connected(request, embed(service_of(request), body.plain(), route=route_of(request)))
-    writing = time.perf_counter()
-    if encoded.embeddings.size <= INLINE_VALUES:
-        content = write_embeddings(encoded, body.encoding_format)
-    else:
-        content = await asyncio.to_thread(write_embeddings, encoded, body.encoding_format)
-    encoded.model.metrics.serialized(time.perf_counter() - writing)
+    write = partial(write_embeddings, encoded, body.encoding_format)
+    content = await written(encoded.model, write, encoded.embeddings.size)
     headers = {"Server-Timing": server_timing(encoded.timings, started), **truncation_headers(encoded.inputs)}
     return Response(content, headers=headers, media_type="application/json")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
@@ -14,7 +16,8 @@ from app.answers import write_tokenized
 from app.families import speaks_tei
 from app.requests import parse, read_json, while_connected
 from app.routes import tei
-from app.routes.encode import PROBLEMS, json_body, not_supported, server_timing
+from app.routes.encode import PROBLEMS, json_body, not_supported
+from app.routes.writing import server_timing, written
 from app.schemas.encode import TokenizeRequest, TokenizeResponse
 from app.schemas.similarity import SimilarityRequest, SimilarityResponse
 from app.schemas.tei import TeiSimilarityRequest, TeiToken, TeiTokenizeRequest
@@ -45,15 +48,14 @@ async def similarity(request: Request) -> Response:
     body = parse(sent, SimilarityRequest)
     service = service_of(request)
     found: Encoded | Explained
+    write: Callable[[], bytes]
     if body.explain:
         found = await while_connected(request, service.explain(body, route="/similarity"))
-        writing = time.perf_counter()
-        content = await asyncio.to_thread(write_explained, found, body.unit)
+        write = partial(write_explained, found, body.unit)
     else:
         found = await while_connected(request, service.similarity(body, route="/similarity"))
-        writing = time.perf_counter()
-        content = await asyncio.to_thread(write_similarity, found, is_pairs=body.pairs is not None)
-    found.model.metrics.serialized(time.perf_counter() - writing)
+        write = partial(write_similarity, found, is_pairs=body.pairs is not None)
+    content = await written(found.model, write)
     headers = {"Server-Timing": server_timing(found.timings, started)}
     return Response(content, headers=headers, media_type="application/json")
 

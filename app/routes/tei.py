@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -16,7 +17,8 @@ from fastapi import APIRouter, Request, Response
 from app.plain import PlainRequest
 from app.plain_flows import decode, embed, tokenize_whole
 from app.requests import parse, read_body, read_json, while_connected
-from app.routes.encode import INLINE_VALUES, json_body, server_timing
+from app.routes.encode import json_body
+from app.routes.writing import server_timing, written
 from app.schemas.tei import (
     TeiBody,
     TeiDecodeRequest,
@@ -162,8 +164,8 @@ async def tokenize(request: Request, content: bytes) -> Response:
     body = parse(content, TeiTokenizeRequest)
     tokenizing = tokenize_whole(service_of(request), body.plain(_model_of(request)))
     tokenized, texts = await while_connected(request, tokenizing)
-    written = await asyncio.to_thread(write_tokens, tokenized, texts, add_special_tokens=body.add_special_tokens)
-    return _answer(written, ignored_header(ignored_fields(body)))
+    content = await asyncio.to_thread(write_tokens, tokenized, texts, add_special_tokens=body.add_special_tokens)
+    return _answer(content, ignored_header(ignored_fields(body)))
 
 
 async def _encode(
@@ -175,12 +177,8 @@ async def _encode(
 ) -> Response:
     """Run a request through the encoder, and write its answer with the headers that say what it took."""
     encoded = await while_connected(request, embed(service_of(request), asked, route=route_of(request)))
-    writing = time.perf_counter()
-    if not asked.token_states and encoded.embeddings.size <= INLINE_VALUES:
-        content = write(encoded)
-    else:
-        content = await asyncio.to_thread(write, encoded)
-    encoded.model.metrics.serialized(time.perf_counter() - writing)
+    num_values = None if asked.token_states else encoded.embeddings.size
+    content = await written(encoded.model, partial(write, encoded), num_values)
     headers = {"Server-Timing": server_timing(encoded.timings, started), **headers_of(encoded, asked, started)}
     return _answer(content, headers | ignored_header(ignored_fields(body)))
 
