@@ -120,8 +120,8 @@ def write_encoded(encoded: Encoded, request: EncodeRequest, form: Form) -> bytes
     arrays: dict[str, NDArray[Any]] = {"embeddings": encoded.embeddings}
     if request.attention is not None:
         for index, row in enumerate(encoded.rows):
-            if row.attended is not None:
-                parts = attention_arrays(row.attended, request.attention.dtype)
+            if row.attention is not None:
+                parts = attention_arrays(row.attention, request.attention.dtype)
                 arrays |= {f"attention.{index}.{name}": array for name, array in parts.items()}
     if form == "safetensors":
         return safetensors.numpy.save(arrays, metadata={"response": dumps(body).decode()})
@@ -150,7 +150,7 @@ def num_values(encoded: Encoded) -> int:
     described = sum(
         item.num_tokens
         for item, row in zip(encoded.inputs, encoded.rows, strict=True)
-        if row.attended is not None and item.tokens is not None
+        if row.attention is not None and item.tokens is not None
     )
     return encoded.embeddings.size + TABLE_COLUMNS * described + sum(map(num_attention_values, encoded.rows))
 
@@ -172,9 +172,9 @@ def _attention(encoded: Encoded, request: EncodeRequest, *, with_values: bool) -
     texts = [request.texts] if isinstance(request.texts, str) else request.texts
     return [
         None
-        if row.attended is None or options is None or selection is None
+        if row.attention is None or options is None or selection is None
         else text_tables(item, text, options.offset_unit)
-        | attention_parts(item, row.attended, selection, options, with_values=with_values)
+        | attention_parts(item, row.attention, selection, options, with_values=with_values)
         for item, text, row in zip(encoded.inputs, texts, encoded.rows, strict=True)
     ]
 

@@ -81,7 +81,7 @@ def attention_arrays(attended: TextAttention, dtype: str) -> Arrays:
 
 def num_attention_values(row: Row) -> int:
     """Count the numbers that a text's attention holds."""
-    attended = row.attended
+    attended = row.attention
     if attended is None:
         return 0
     sparse = attended.sparse

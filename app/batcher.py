@@ -397,8 +397,8 @@ class Batcher:
 
 def _is_finite(row: Row) -> bool:
     """Whether no array of the row holds a NaN or an infinity."""
-    arrays = [row.embedding, row.token_states, row.logits, row.attention]
-    if row.attended is not None:  # its statistics are NaN where one has no meaning
-        arrays += [row.attended.rollout, row.attended.kept_mass]
-    sums = None if row.attended is None or row.attended.sparse is None else row.attended.sparse.row_sum
+    arrays = [row.embedding, row.token_states, row.logits, row.maps]
+    if row.attention is not None:  # its statistics are NaN where one has no meaning
+        arrays += [row.attention.rollout, row.attention.kept_mass]
+    sums = None if row.attention is None or row.attention.sparse is None else row.attention.sparse.row_sum
     return all(bool(np.isfinite(array).all()) for array in (*arrays, sums) if array is not None)

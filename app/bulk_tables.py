@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import chain
 
@@ -14,7 +15,7 @@ Record = tuple[int, list[str]]
 """A line, from 1, and the cells of the record that begins there."""
 
 
-class Table(LineRows):
+class Table(LineRows, ABC):
     """Records of cells, below the names of their columns: what CSV and TSV share."""
 
     def __init__(self, lines: Lines, options: BulkOptions) -> None:
@@ -32,9 +33,9 @@ class Table(LineRows):
         self._column = find_column(names, options.column, where)
         self._kept = [find_column(names, name, where) for name in options.keep]
 
+    @abstractmethod
     def _read(self) -> Iterator[Record | BadRow]:
         """Give every record that is not blank, with its line."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Item]:
         """Give every record behind the header."""

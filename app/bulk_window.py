@@ -191,6 +191,6 @@ class WindowEncoder:
 
     def _stats_of(self, row: Row) -> FloatArray:
         """Stack a text's statistics: (statistics, layers, heads)."""
-        if row.attended is None or row.attended.stats is None:
+        if row.attention is None or row.attention.stats is None:
             raise ValueError("statistics were asked for, and the row has none")
-        return np.stack([row.attended.stats[name] for name in self.shape.statistics])
+        return np.stack([row.attention.stats[name] for name in self.shape.statistics])

@@ -100,7 +100,7 @@ def _tensor(encoded: Encoded, name: OutputName) -> NDArray[Any]:
     if name == "embedding":
         return np.ascontiguousarray(encoded.embeddings)
     if name == "attention":
-        return pad([row.attention for row in encoded.rows if row.attention is not None])
+        return pad([row.maps for row in encoded.rows if row.maps is not None])
     if name == "truncated":
         return np.array([item.is_truncated for item in encoded.inputs], dtype=bool)
     return np.array([getattr(item, name) for item in encoded.inputs], dtype=np.int32)

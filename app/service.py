@@ -260,8 +260,8 @@ class Service:
 
         def add(turn: slice, rows: list[Row]) -> None:
             for row, special in zip(rows, hidden[turn], strict=True):
-                if row.attention is not None:
-                    distances.add(row.attention, special)
+                if row.maps is not None:
+                    distances.add(row.maps, special)
 
         specs = [OutputSpec(pooled=False, attention=selection)] * len(inputs)
         turns = [slice(turn.start, turn.stop) for turn in _turns(values, model.limits.batch_attention_values)]

@@ -272,10 +272,7 @@ class Row:
     embedding : array, shape (dimensions,), float32, or None
     token_states : array, shape (L, D), float32, or None
     logits : array, shape (classes,), float32, or None
-    attention : array, shape (layers, heads, n, n), float32, or None
-        The maps, where they were asked for and are not sparse: those of ``attended``.
-    attended : TextAttention or None
-        Everything that was made of the text's attention.
+    attention : TextAttention or None
     queue_seconds, inference_seconds : float
         How long the text waited, and how long its batch ran. Written by the batcher, read once by the service.
     """
@@ -283,7 +280,11 @@ class Row:
     embedding: FloatArray | None = None
     token_states: FloatArray | None = None
     logits: FloatArray | None = None
-    attention: FloatArray | None = None
-    attended: TextAttention | None = None
+    attention: TextAttention | None = None
     queue_seconds: float = 0.0
     inference_seconds: float = 0.0
+
+    @property
+    def maps(self) -> FloatArray | None:
+        """The whole maps, shape (layers, heads, n, n), float32; None where they were not asked for, or are sparse."""
+        return None if self.attention is None else self.attention.maps

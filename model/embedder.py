@@ -252,8 +252,7 @@ class Embedder:
             row, spec = rows[index], ordered[packed]
             row.embedding = embeddings[packed]
             row.logits = logits[packed].copy() if spec.logits else None
-            row.attended = output.attentions[packed]
-            row.attention = None if row.attended is None else row.attended.maps
+            row.attention = output.attentions[packed]
             if spec.token_states:
                 start = batch.starts[packed]
                 row.token_states = _to_array(output.last_hidden_state[start : start + batch.lengths[packed]])

@@ -73,7 +73,7 @@ def encoded(embeddings: np.ndarray, rows: list[Row]) -> Encoded:
 
 def test_cost_of_writing_counts_every_number() -> None:
     """Embeddings and maps add up; a text without maps adds none."""
-    rows = [Row(attended=TextAttention(maps=np.zeros((1, 2, 3, 3), np.float32))), Row()]
+    rows = [Row(attention=TextAttention(maps=np.zeros((1, 2, 3, 3), np.float32))), Row()]
     assert num_values(encoded(np.zeros((2, 4), np.float32), rows)) == 8 + 18
 
 
@@ -81,5 +81,7 @@ def test_cost_of_writing_counts_token_tables() -> None:
     """A text's table counts, though there may be no map beside it: a thousand tables are no work for the event loop."""
     text = make_text(300)
     assert len(text_tables(text)["tokens"]) == TABLE_COLUMNS
-    answer = replace(encoded(np.zeros((2, 1), np.float32), [Row(attended=TextAttention()), Row()]), inputs=[text, text])
+    answer = replace(
+        encoded(np.zeros((2, 1), np.float32), [Row(attention=TextAttention()), Row()]), inputs=[text, text]
+    )
     assert num_values(answer) == 2 + TABLE_COLUMNS * text.num_tokens

@@ -254,6 +254,6 @@ def test_the_cost_of_writing_counts_every_number() -> None:
     assert num_attention_values(Row()) == 0
     selection = replace(ALL, special="mask", stats=True, rollout=ROLLOUT)
     whole = 6 * 36 + 6 * 6 + 6 * 11 + 36 + 6
-    assert num_attention_values(Row(attended=collect(selection))) == whole
+    assert num_attention_values(Row(attention=collect(selection))) == whole
     thin = replace(selection, top_k=2)
-    assert num_attention_values(Row(attended=collect(thin))) == whole - 6 * 36 + 6 * 6 * 5
+    assert num_attention_values(Row(attention=collect(thin))) == whole - 6 * 36 + 6 * 6 * 5

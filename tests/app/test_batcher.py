@@ -623,7 +623,7 @@ async def test_attention_that_is_not_finite_is_withheld(name: str, value: float)
 
     def answer(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
         rows = echo_rows(inputs, specs)
-        rows[0].attended = attended(name, np.array([0.0, value], dtype=np.float32))
+        rows[0].attention = attended(name, np.array([0.0, value], dtype=np.float32))
         return rows
 
     bench = Bench(GatedRunner(answer))
@@ -648,7 +648,8 @@ async def test_a_row_that_is_not_finite_is_withheld(name: str, value: float) -> 
         rows = echo_rows(inputs, specs)
         for text, row in zip(inputs, rows, strict=True):
             if text.input_ids[0] == BAD:
-                setattr(row, name, np.array([0.0, value], dtype=np.float32))
+                numbers = np.array([0.0, value], dtype=np.float32)
+                setattr(row, name, TextAttention(maps=numbers) if name == "attention" else numbers)
         return rows
 
     bench = Bench(GatedRunner(spoil))

@@ -75,10 +75,10 @@ def test_statistics_are_those_of_each_text_alone(embedder: Embedder) -> None:
     selection = embedder.select_attention("all", "all", maps=False, stats=True)
     for text, found in zip(TEXTS, encoded.stats, strict=True):
         [row] = embedder.run(embedder.tokenizer.encode([text], details=True), [OutputSpec(attention=selection)])
-        assert row.attended is not None
-        assert row.attended.stats is not None
+        assert row.attention is not None
+        assert row.attention.stats is not None
         for name, values in zip(STATISTICS, found, strict=True):
-            np.testing.assert_allclose(values, row.attended.stats[name], atol=1e-5)
+            np.testing.assert_allclose(values, row.attention.stats[name], atol=1e-5)
 
 
 class WatchedEmbedder:

@@ -122,7 +122,7 @@ def test_what_is_counted_is_what_is_sent(changes: dict[str, Any], num_words: int
         if heads:
             collector.take(layer, maps[layer, heads])
     found = collector.finish()
-    sent = num_attention_values(Row(attended=found))
+    sent = num_attention_values(Row(attention=found))
     counted = count(selection, text)
     assert sent <= counted if selection.maps and selection.min_weight else sent == counted
     assert computed == selection.num_values(text.num_tokens)

@@ -137,5 +137,5 @@ async def test_maps_are_computed_only_when_asked_for(server: Served) -> None:
     for outputs, expected in (([], False), ([{"name": "attention"}], True)):
         body = OIPInferRequest.model_validate({"inputs": [item], "outputs": outputs})
         encoded = await infer(server.state.service, body, ["a"], "tiny", route="/v2/models/{name}/infer")
-        assert (encoded.rows[0].attention is not None) == expected
+        assert (encoded.rows[0].maps is not None) == expected
         assert encoded.embeddings.shape == (1, 16)

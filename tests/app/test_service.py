@@ -148,7 +148,7 @@ async def test_refusals_come_before_tokenizing(server: Served) -> None:
 async def test_maps_are_computed_for_those_who_asked(server: Served) -> None:
     """Of a request's texts only the items asked for have maps, and tokens are described only where maps are."""
     encoded = await encode(server, ["a", "b", "c"], attention=AttentionOptions(items=[1]))
-    assert [row.attention is not None for row in encoded.rows] == [False, True, False]
+    assert [row.maps is not None for row in encoded.rows] == [False, True, False]
     plain = await encode(server, ["a"])
     assert plain.inputs[0].tokens is None
     assert plain.selection is None

@@ -117,11 +117,11 @@ def check_minilm(
             answer, seen = answers[index], seen + 1
             assert row.embedding is not None
             tolerance.check(row.embedding, answer.embedding, f"embedding of text {index}")
-            assert (row.attention is not None) == asks
-            if row.attention is not None:
-                np.testing.assert_allclose(row.attention.sum(-1), 1, atol=1e-5)
+            assert (row.maps is not None) == asks
+            if row.maps is not None:
+                np.testing.assert_allclose(row.maps.sum(-1), 1, atol=1e-5)
                 if answer.attention is not None:
-                    tolerance.check(row.attention, answer.attention, f"maps of text {index}")
+                    tolerance.check(row.maps, answer.attention, f"maps of text {index}")
     assert seen == len(answers)
 
 
@@ -163,8 +163,8 @@ def check_seed(
         for index, row in zip(batch, embedder.run([answers[i].text for i in batch], [spec] * len(batch)), strict=True):
             answer = answers[index]
             assert row.token_states is not None
-            assert row.attention is not None
+            assert row.maps is not None
             assert row.embedding is not None
             tolerance.check(row.token_states, answer.output, f"output of text {index}")
-            tolerance.check(row.attention, answer.attentions, f"maps of text {index}")
+            tolerance.check(row.maps, answer.attentions, f"maps of text {index}")
             tolerance.check(row.embedding, answer.output.mean(0), f"mean of text {index}")

@@ -76,7 +76,7 @@ def test_an_embedding_is_what_is_given_unless_more_is_asked() -> None:
     assert (spec.token_states, spec.logits, spec.attention) == (False, False, None)
     row = Row()
     assert (row.embedding, row.token_states, row.logits) == (None, None, None)
-    assert (row.attention, row.attended) == (None, None)
+    assert (row.maps, row.attention) == (None, None)
 
 
 def test_specs_are_values() -> None:

@@ -87,11 +87,11 @@ def test_maps_do_not_see_neighbours(minilm: Embedder, long_texts: list[EncodeInp
     asked = long_texts[:12]
     for text, row in zip(asked, minilm.run(asked, [spec] * 12), strict=True):
         [alone] = minilm.run([text], [spec])
-        assert row.attention is not None
-        assert alone.attention is not None
-        assert row.attention.shape == (3, 2, text.num_tokens, text.num_tokens)
-        np.testing.assert_allclose(row.attention, alone.attention, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(row.attention.sum(-1, dtype=np.float64), 1, rtol=0, atol=1e-5)
+        assert row.maps is not None
+        assert alone.maps is not None
+        assert row.maps.shape == (3, 2, text.num_tokens, text.num_tokens)
+        np.testing.assert_allclose(row.maps, alone.maps, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(row.maps.sum(-1, dtype=np.float64), 1, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -111,9 +111,9 @@ def test_maps_in_bfloat16_are_exact_rows(minilm_bfloat16: Embedder, long_texts: 
     """Whatever the encoder computes in, maps are float32 and their rows sum to 1 within 1e-5."""
     spec = OutputSpec(attention=minilm_bfloat16.select_attention([5], "all"))
     for row in minilm_bfloat16.run(long_texts[:4], [spec] * 4):
-        assert row.attention is not None
-        assert row.attention.dtype == np.float32
-        np.testing.assert_allclose(row.attention.sum(-1, dtype=np.float64), 1, rtol=0, atol=1e-5)
+        assert row.maps is not None
+        assert row.maps.dtype == np.float32
+        np.testing.assert_allclose(row.maps.sum(-1, dtype=np.float64), 1, rtol=0, atol=1e-5)
 
 
 def test_maps_in_bfloat16_are_near_those_of_float32(minilm: Embedder, minilm_bfloat16: Embedder) -> None:
@@ -124,12 +124,12 @@ def test_maps_in_bfloat16_are_near_those_of_float32(minilm: Embedder, minilm_bfl
     largest, moved = 0.0, []
     for item in inputs:
         [exact], [rough] = (embedder.run([item], [spec]) for embedder in (minilm, minilm_bfloat16))
-        assert exact.attention is not None
-        assert rough.attention is not None
-        difference = np.abs(exact.attention - rough.attention)
+        assert exact.maps is not None
+        assert rough.maps is not None
+        difference = np.abs(exact.maps - rough.maps)
         largest = max(largest, float(difference.max()))
         moved.append(float(difference.mean()))
-        np.testing.assert_allclose(rough.attended.rollout, exact.attended.rollout, rtol=0, atol=0.005)
+        np.testing.assert_allclose(rough.attention.rollout, exact.attention.rollout, rtol=0, atol=0.005)
     assert 1e-4 < largest < 0.05
     assert np.mean(moved) < 1e-3
 
@@ -140,10 +140,10 @@ def test_the_shortest_and_the_longest_text(tiny: Embedder, length: int) -> None:
     text = EncodeInput([7] * length, [0] * length, length)
     [row] = tiny.run([text], [OutputSpec(attention=tiny.select_attention("all", "all"))])
     assert row.embedding is not None
-    assert row.attention is not None
+    assert row.maps is not None
     assert np.linalg.norm(row.embedding) == pytest.approx(1, abs=1e-6)
-    assert row.attention.shape == (2, 4, length, length)
-    np.testing.assert_allclose(row.attention.sum(-1), 1, atol=1e-6)
+    assert row.maps.shape == (2, 4, length, length)
+    np.testing.assert_allclose(row.maps.sum(-1), 1, atol=1e-6)
 
 
 # --- encode ---
@@ -271,15 +271,15 @@ def test_every_text_gets_what_it_asked_for(tiny: Embedder) -> None:
     assert first.embedding is not None
     assert first.embedding.shape == (4,)
     np.testing.assert_allclose(first.embedding, tiny.encode("the cat sat", dimensions=4)[0], rtol=0, atol=1e-6)
-    assert (first.attention, first.token_states) == (None, None)
+    assert (first.maps, first.token_states) == (None, None)
     assert second.embedding is None
     assert second.token_states is not None
     assert second.token_states.shape == (3, 16)
     assert third.embedding is not None
     np.testing.assert_allclose(third.embedding, tiny.encode("cat sat", normalize=False)[0], rtol=0, atol=1e-5)
-    assert third.attention is not None
-    assert third.attention.shape == (1, 2, 4, 4)
-    assert (fourth.embedding, fourth.attention, fourth.token_states) == (None, None, None)
+    assert third.maps is not None
+    assert third.maps.shape == (1, 2, 4, 4)
+    assert (fourth.embedding, fourth.maps, fourth.token_states) == (None, None, None)
 
 
 def test_the_mean_of_the_token_states_is_the_embedding(tiny: Embedder) -> None:
@@ -296,7 +296,7 @@ def test_rows_own_their_memory(tiny: Embedder) -> None:
     inputs = tiny.tokenizer.encode(TEXTS)
     spec = OutputSpec(token_states=True, attention=tiny.select_attention("all", "all"))
     rows = tiny.run(inputs, [spec] * len(inputs))
-    arrays = [array for row in rows for array in (row.embedding, row.token_states, row.attention)]
+    arrays = [array for row in rows for array in (row.embedding, row.token_states, row.maps)]
     for array in arrays:
         assert array is not None
         assert array.dtype == np.float32
@@ -339,9 +339,9 @@ def test_the_asked_order_is_the_answers(tiny: Embedder) -> None:
     inputs = tiny.tokenizer.encode(["the cat sat", "dog"])
     [some, _] = tiny.run(inputs, [OutputSpec(attention=tiny.select_attention([-1, 0], [2, 0]))] * 2)
     [all_, _] = tiny.run(inputs, [OutputSpec(attention=tiny.select_attention("all", "all"))] * 2)
-    assert some.attention is not None
-    assert all_.attention is not None
-    np.testing.assert_array_equal(some.attention, all_.attention[[1, 0]][:, [2, 0]])
+    assert some.maps is not None
+    assert all_.maps is not None
+    np.testing.assert_array_equal(some.maps, all_.maps[[1, 0]][:, [2, 0]])
 
 
 @pytest.mark.parametrize(
@@ -397,14 +397,14 @@ def test_tables_reach_the_right_text(tiny: Embedder) -> None:
     rows = tiny.run(inputs, [OutputSpec(attention=everything(tiny))] * 4)
     for item, row, count in zip(inputs, rows, (6, 1, 4, 0), strict=True):
         [alone] = tiny.run([item], [OutputSpec(attention=everything(tiny))])
-        assert row.attended is not None
-        assert alone.attended is not None
-        assert row.attention is row.attended.maps
         assert row.attention is not None
-        assert row.attention.shape == (2, 4, count, count)
-        np.testing.assert_allclose(row.attention, alone.attention, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(row.attended.rollout, alone.attended.rollout, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(row.attention.sum(-1), 1, rtol=0, atol=1e-5)
+        assert alone.attention is not None
+        assert row.maps is row.attention.maps
+        assert row.maps is not None
+        assert row.maps.shape == (2, 4, count, count)
+        np.testing.assert_allclose(row.maps, alone.maps, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(row.attention.rollout, alone.attention.rollout, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(row.maps.sum(-1), 1, rtol=0, atol=1e-5)
 
 
 def test_words_need_details(tiny: Embedder) -> None:

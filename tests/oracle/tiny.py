@@ -224,7 +224,7 @@ def assert_same(row: Row, answer: Answer, tolerance: float = TOLERANCE) -> None:
     for name, ours, theirs in (
         ("token_states", row.token_states, answer.last_hidden_state),
         ("embedding", row.embedding, answer.embedding),
-        ("attention", row.attention, answer.attentions),
+        ("attention", row.maps, answer.attentions),
     ):
         assert ours is not None, name
         torch.testing.assert_close(

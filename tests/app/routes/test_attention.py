@@ -38,9 +38,9 @@ def expected_distances(server: Served, texts: list[Any], **options: Any) -> np.n
     embedder = server.embedder
     for item in embedder.tokenizer.encode(texts, details=True, **options):
         [row] = embedder.run([item], [OutputSpec(attention=embedder.select_attention("all", "all"))])
-        assert row.attention is not None
+        assert row.maps is not None
         assert item.tokens is not None
-        collected.add(row.attention, item.tokens.special if hides else None)
+        collected.add(row.maps, item.tokens.special if hides else None)
     return collected.distances()
 
 
