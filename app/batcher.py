@@ -261,19 +261,33 @@ class Batcher:
         if self._task is not None:
             await asyncio.wait([self._task])
 
+    def check_size(self, num_texts: int, num_tokens: int) -> None:
+        """Refuse a request that would not fit an empty queue either; no waiting makes it fit.
+
+        Raises
+        ------
+        RequestTooLargeError
+        """
+        limits = self._limits
+        for unit, new, limit in (
+            ("texts", num_texts, limits.max_queue_texts),
+            ("tokens", num_tokens, limits.max_queue_tokens),
+        ):
+            if new > limit:
+                message = f"a request may hold {limit} {unit}, this one holds {new}"
+                raise self._refusal(RequestTooLargeError(message, param="texts", limit=limit, actual=new))
+
     def _admit(self, num_texts: int, num_tokens: int) -> None:
         """Refuse a request that cannot wait here, as a whole: never one of its texts."""
         limits = self._limits
         retry_after_seconds = self._queue_tokens / self._tokens_per_second
         if self._is_draining:
             raise self._refusal(NotReadyError("the server is shutting down", retry_after_seconds=retry_after_seconds))
+        self.check_size(num_texts, num_tokens)
         for unit, new, waiting, limit in (
             ("texts", num_texts, self.queue_texts, limits.max_queue_texts),
             ("tokens", num_tokens, self.queue_tokens, limits.max_queue_tokens),
         ):
-            if new > limit:
-                message = f"a request may hold {limit} {unit}, this one holds {new}"
-                raise self._refusal(RequestTooLargeError(message, param="texts", limit=limit, actual=new))
             if waiting + new > limit:
                 message = f"the queue holds {waiting} of at most {limit} {unit}, this request has {new}"
                 raise self._refusal(

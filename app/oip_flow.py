@@ -110,6 +110,7 @@ async def infer(service: Service, request: OIPInferRequest, texts: Sequence[str]
         inputs, tokenize_seconds = await service.tokenize_texts(model, texts, plain, details=False)
         if selection is not None:
             num_tokens = [item.num_tokens for item in inputs]
+            model.batcher.check_size(len(num_tokens), sum(num_tokens))
             check_padded(selection, num_tokens, service.limits, as_list=not wanted["attention"])
         spec = OutputSpec(normalize=plain.normalize, dimensions=dimensions, attention=selection)
         rows, timings = await service.run(model, inputs, [spec] * len(inputs), tokenize_seconds, route)

@@ -189,6 +189,8 @@ class Service:
         selection = _selection(model, request.attention)
         inputs, tokenize_seconds = await self.tokenize_texts(model, texts, request, details=selection is not None)
         if selection is not None and request.attention is not None:
+            # first, as no way out of too much attention makes it fit the queue
+            model.batcher.check_size(len(inputs), sum(item.num_tokens for item in inputs))
             as_list = request.attention.encoding == "list" and not binary
             check_attention(selection, {index: inputs[index] for index in sorted(asked)}, self.limits, as_list=as_list)
         specs = [

@@ -612,6 +612,14 @@ async def test_a_refused_request_runs_nothing(
         assert server.sample("eyeline_queue_texts", model="tiny") == 0
 
 
+async def test_attention_offers_no_way_out_into_a_full_stop(serve: Serve) -> None:
+    """A request that no queue holds is told so at once, whatever attention it asks for besides."""
+    async with serve(batch_tokens=40, max_queue_tokens=100, max_attention_values_list=10) as server:
+        body = {"texts": ["cat " * 30] * 4, "attention": {}}
+        assert_problem(await server.post("/encode", body), 413, "request_too_large", "texts")
+        assert server.sample("eyeline_rejected_total", model="tiny", reason="request_too_large") == 1
+
+
 async def test_a_full_queue_is_429(serve: Serve) -> None:
     """When no room is left a request is refused with Retry-After, and counted as rejected."""
     async with serve(max_texts=2, max_queue_texts=2) as server:
