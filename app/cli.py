@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from app import bulk_options
 from app import settings as settings_module
-from app.bulk_errors import BulkError
-from app.bulk_options import BulkOptions
+from app.bulk import options as bulk_options
+from app.bulk.errors import BulkError
+from app.bulk.options import BulkOptions
 from app.settings import Settings, SettingsError
 from app.version import VERSION
 
@@ -155,9 +155,9 @@ def _encode(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _encode_file(options: BulkOptions, settings: Settings, *, show: bool) -> int:
     """Load the model and encode."""
     # torch takes a second to import: not before the options are known to be good
-    from app.bulk import encode_file
-    from app.bulk_progress import ProgressBar
-    from app.bulk_window import BulkLimits
+    from app.bulk.encode import encode_file
+    from app.bulk.progress import ProgressBar
+    from app.bulk.window import BulkLimits
     from model.embedder import Embedder
     from model.errors import CheckpointError
 

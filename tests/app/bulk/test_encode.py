@@ -15,10 +15,10 @@ from pyarrow import parquet
 from safetensors.numpy import load_file
 
 import app.bulk
-from app.bulk import Report, encode_file
-from app.bulk_errors import BulkError, BulkStoppedError, BulkUsageError
+from app.bulk.encode import Report, encode_file
+from app.bulk.errors import BulkError, BulkStoppedError, BulkUsageError
 from model.embedder import Embedder
-from tests.app.bulk_jobs import LIMITS, RecordingWatcher, make_options
+from tests.app.bulk.jobs import LIMITS, RecordingWatcher, make_options
 from tests.tiny import make_bert_folder
 
 TEXTS = [f"the cat sat on mat {number} " + "a dog " * (7 * number % 11) for number in range(50)]

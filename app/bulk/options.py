@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from app.bulk_errors import BulkError, BulkUsageError
+from app.bulk.errors import BulkError, BulkUsageError
 
 InputKind = Literal["text", "csv", "tsv", "jsonl", "parquet"]
 OutputKind = Literal["npy", "safetensors", "jsonl", "parquet"]

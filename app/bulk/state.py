@@ -16,10 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from app.bulk_errors import BulkError, write_failure
-from app.bulk_identity import Fingerprint
-from app.bulk_options import BulkOptions
-from app.bulk_output import Layout
+from app.bulk.errors import BulkError, write_failure
+from app.bulk.identity import Fingerprint
+from app.bulk.options import BulkOptions
+from app.bulk.output import Layout
 
 STATE_VERSION = 1
 
@@ -39,7 +39,7 @@ class Progress:
         Rows of the output.
     num_skipped, num_truncated : int
     fingerprint : str
-        SHA-256 of the rows of the input that were dealt with, see :class:`~app.bulk_identity.Fingerprint`.
+        SHA-256 of the rows of the input that were dealt with, see :class:`~app.bulk.identity.Fingerprint`.
     sizes : tuple of int
         Bytes of each part.
     is_whole : bool

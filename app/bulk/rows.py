@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
-from app.bulk_errors import BulkError
-from app.bulk_options import BulkOptions
+from app.bulk.errors import BulkError
+from app.bulk.options import BulkOptions
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """A longer line is no text but a broken file, and is not held in memory."""

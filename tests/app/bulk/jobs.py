@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.bulk_input import open_rows
-from app.bulk_options import INPUT_SUFFIXES, BulkOptions
-from app.bulk_rows import BadRow, Item
-from app.bulk_window import BulkLimits
+from app.bulk.input import open_rows
+from app.bulk.options import INPUT_SUFFIXES, BulkOptions
+from app.bulk.rows import BadRow, Item
+from app.bulk.window import BulkLimits
 
 LIMITS = BulkLimits(
     max_text_characters=200_000,

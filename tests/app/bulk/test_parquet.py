@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-import app.bulk_parquet
-from app.bulk_errors import BulkError
-from app.bulk_parquet import ArrowBatches, open_parquet
-from app.bulk_rows import BadRow, Item, TextRow
-from tests.app.bulk_jobs import make_options, texts
+import app.bulk.parquet
+from app.bulk.errors import BulkError
+from app.bulk.parquet import ArrowBatches, open_parquet
+from app.bulk.rows import BadRow, Item, TextRow
+from tests.app.bulk.jobs import make_options, texts
 
 
 def read(source: Path, columns: dict[str, Any], **changes: Any) -> list[Item]:
@@ -49,7 +49,7 @@ def test_kept_values_and_rows(tmp_path: Path) -> None:
 
 def test_more_rows_than_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches and row groups leave no seam."""
-    monkeypatch.setattr(app.bulk_parquet, "READ_ROWS", 7)
+    monkeypatch.setattr(app.bulk.parquet, "READ_ROWS", 7)
     source, many = tmp_path / "a.parquet", [f"t{index}" for index in range(100)]
     parquet.write_table(pa.table({"text": many}), source, row_group_size=30)
     shares = []
@@ -100,7 +100,7 @@ def test_a_damaged_row_is_told(tmp_path: Path) -> None:
 
 def test_kept_columns_keep_their_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From Parquet to Parquet a kept column is what it was, null included; row groups follow their size."""
-    monkeypatch.setattr(app.bulk_parquet, "ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(app.bulk.parquet, "ROW_GROUP_BYTES", 1)
     kinds = [pa.int8(), pa.timestamp("ms", "UTC"), pa.list_(pa.string())]
     batches = ArrowBatches(["a", "b", "c"], kinds, 2, None)
     stream, output = tmp_path / "stream", tmp_path / "o.parquet"

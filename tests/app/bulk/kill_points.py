@@ -1,7 +1,7 @@
 """Kills a bulk job with SIGKILL before every single thing it does to the disk, and lets another process go on.
 
-``python -m tests.app.kill_points FOLDER OUT`` prints, as JSON, what came of each. A process of its own, because each
-job runs in a fork of it: with one thread, so that no other is lost in the fork, and before the tokenizer has any.
+``python -m tests.app.bulk.kill_points FOLDER OUT`` prints, as JSON, what came of each. A process of its own, because
+each job runs in a fork of it: with one thread, so that no other is lost in the fork, and before the tokenizer has any.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import app.bulk_parquet  # noqa: F401 - or every fork would load pyarrow
-from app.bulk import encode_file
-from app.bulk_options import BulkOptions
+import app.bulk.parquet  # noqa: F401 - or every fork would load pyarrow
+from app.bulk.encode import encode_file
+from app.bulk.options import BulkOptions
 from model.embedder import Embedder
-from tests.app.bulk_jobs import LIMITS, RecordingWatcher, make_options
+from tests.app.bulk.jobs import LIMITS, RecordingWatcher, make_options
 from tests.tiny import make_bert_folder
 
 TEXTS = [f"the cat sat {number} " + "a dog " * (7 * number % 5) for number in range(10)]

@@ -10,9 +10,9 @@ from typing import BinaryIO, cast
 
 import pytest
 
-import app.bulk_rows
-from app.bulk_errors import BulkError
-from app.bulk_rows import Lines, find_column
+import app.bulk.rows
+from app.bulk.errors import BulkError
+from app.bulk.rows import Lines, find_column
 
 
 def read(stream: io.BytesIO) -> list[bytes | None]:
@@ -40,7 +40,7 @@ def test_a_byte_order_mark_is_no_text() -> None:
 
 def test_a_line_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line above the limit is passed over piece by piece, counted, and the next one is read as usual."""
-    monkeypatch.setattr(app.bulk_rows, "MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(app.bulk.rows, "MAX_LINE_BYTES", 10)
     longest = 0
 
     class Watched(io.BytesIO):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from app.bulk_errors import BulkError, BulkStoppedError, BulkUsageError, write_failure
+from app.bulk.errors import BulkError, BulkStoppedError, BulkUsageError, write_failure
 
 
 def test_each_end_has_its_exit_code() -> None:

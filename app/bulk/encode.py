@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Protocol
 
-from app.bulk_errors import BulkError, BulkStoppedError
-from app.bulk_identity import Fingerprint, folder_digest, job_identity
-from app.bulk_input import open_rows
-from app.bulk_options import BulkOptions
-from app.bulk_output import Layout, make_layout
-from app.bulk_rows import BadRow, Item, Rows, TextRow
-from app.bulk_state import Append, PartFiles, append_all
-from app.bulk_window import BulkLimits, WindowEncoder
+from app.bulk.errors import BulkError, BulkStoppedError
+from app.bulk.identity import Fingerprint, folder_digest, job_identity
+from app.bulk.input import open_rows
+from app.bulk.options import BulkOptions
+from app.bulk.output import Layout, make_layout
+from app.bulk.rows import BadRow, Item, Rows, TextRow
+from app.bulk.state import Append, PartFiles, append_all
+from app.bulk.window import BulkLimits, WindowEncoder
 from model.embedder import Embedder
 
 WINDOW_CHARACTERS = 1_000_000

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import numpy as np
 import orjson
 
-from app.bulk_errors import BulkError
-from app.bulk_options import EMBEDDING, STATS, BulkOptions
-from app.bulk_rows import TextRow
+from app.bulk.errors import BulkError
+from app.bulk.options import EMBEDDING, STATS, BulkOptions
+from app.bulk.rows import TextRow
 from model.contract import FloatArray
 
 NPY_HEAD_BYTES = 128
@@ -210,7 +210,7 @@ class ParquetLayout:
 
     def __init__(self, options: BulkOptions, shape: RowShape, kept_types: Sequence[Any] | None) -> None:
         # pyarrow is an extra, and only for this
-        from app.bulk_parquet import ArrowBatches
+        from app.bulk.parquet import ArrowBatches
 
         self.parts: Paths = (options.part,)
         self.outputs: Paths = (options.output,)

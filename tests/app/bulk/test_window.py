@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.bulk_errors import BulkUsageError
-from app.bulk_rows import BadRow, TextRow
-from app.bulk_window import WindowEncoder
+from app.bulk.errors import BulkUsageError
+from app.bulk.rows import BadRow, TextRow
+from app.bulk.window import WindowEncoder
 from model.contract import EncodeInput, OutputSpec, Row
 from model.embedder import Embedder
 from model.head_statistics import STATISTICS
-from tests.app.bulk_jobs import LIMITS, make_options
+from tests.app.bulk.jobs import LIMITS, make_options
 from tests.tiny import make_bert_folder
 
 WORDS = ("the", "cat", "sat", "on", "mat", "a", "dog", "barked")

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from app.bulk_progress import ProgressBar
+from app.bulk.progress import ProgressBar
 
 
 def test_the_bar_shows_rate_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,12 +15,12 @@ from pyarrow import parquet
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from app.bulk_errors import BulkError
-from app.bulk_options import BulkOptions
-from app.bulk_output import Encoded, Layout, RowShape, make_layout, npy_head
-from app.bulk_rows import TextRow
+from app.bulk.errors import BulkError
+from app.bulk.options import BulkOptions
+from app.bulk.output import Encoded, Layout, RowShape, make_layout, npy_head
+from app.bulk.rows import TextRow
 from model.contract import FloatArray
-from tests.app.bulk_jobs import make_options
+from tests.app.bulk.jobs import make_options
 
 NAMES = ("entropy", "to_cls")
 DRAW = np.random.default_rng(0)

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import chain
 
-from app.bulk_errors import BulkError
-from app.bulk_options import BulkOptions
-from app.bulk_rows import MAX_LINE_BYTES, BadRow, Item, LineRows, Lines, TextRow, find_column
+from app.bulk.errors import BulkError
+from app.bulk.options import BulkOptions
+from app.bulk.rows import MAX_LINE_BYTES, BadRow, Item, LineRows, Lines, TextRow, find_column
 
 Record = tuple[int, list[str]]
 """A line, from 1, and the cells of the record that begins there."""

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.bulk_errors import BulkError
-from app.bulk_options import BulkOptions
-from app.bulk_output import Encoded, Layout, RowShape, make_layout
-from app.bulk_rows import TextRow
-from app.bulk_state import PartFiles, Progress, append_all
-from tests.app.bulk_jobs import make_options
+from app.bulk.errors import BulkError
+from app.bulk.options import BulkOptions
+from app.bulk.output import Encoded, Layout, RowShape, make_layout
+from app.bulk.rows import TextRow
+from app.bulk.state import PartFiles, Progress, append_all
+from tests.app.bulk.jobs import make_options
 
 IDENTITY = {"model": "digest", "dimensions": None, "keep": ["a"]}
 SHAPE = RowShape(2, ("entropy",), 1, 2)

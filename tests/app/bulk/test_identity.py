@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.bulk_identity import Fingerprint, folder_digest, job_identity
-from app.bulk_options import BulkOptions
-from app.bulk_rows import TextRow
-from tests.app.bulk_jobs import make_options
+from app.bulk.identity import Fingerprint, folder_digest, job_identity
+from app.bulk.options import BulkOptions
+from app.bulk.rows import TextRow
+from tests.app.bulk.jobs import make_options
 from tests.tiny import make_bert_folder
 
 

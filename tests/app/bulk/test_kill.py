@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("output", ["o.npy", "o.safetensors", "o.jsonl", "o.parquet"])
@@ -19,7 +19,7 @@ def test_no_kill_loses_or_repeats_a_row(tmp_path: Path, output: str) -> None:
     byte those of a run that nobody disturbed, and nothing else is left beside them.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "tests.app.kill_points", str(tmp_path), output],
+        [sys.executable, "-m", "tests.app.bulk.kill_points", str(tmp_path), output],
         cwd=ROOT,
         capture_output=True,
         text=True,

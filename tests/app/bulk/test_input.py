@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import app.bulk_rows
-from app.bulk_errors import BulkError
-from app.bulk_input import open_rows
-from app.bulk_rows import BadRow, TextRow
-from tests.app.bulk_jobs import make_options, read_items, texts
+import app.bulk.rows
+from app.bulk.errors import BulkError
+from app.bulk.input import open_rows
+from app.bulk.rows import BadRow, TextRow
+from tests.app.bulk.jobs import make_options, read_items, texts
 
 
 def test_each_line_is_a_text(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_kept_field_must_be_there(tmp_path: Path) -> None:
 
 def test_a_bad_line_of_text_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not UTF-8, or too long to be a text."""
-    monkeypatch.setattr(app.bulk_rows, "MAX_LINE_BYTES", 20)
+    monkeypatch.setattr(app.bulk.rows, "MAX_LINE_BYTES", 20)
     items = read_items(tmp_path / "a.txt", b"a\nb\xe9\n" + b"x" * 100 + b"\nc\n")
     assert items == [
         TextRow(1, "a"),

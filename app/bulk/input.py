@@ -2,9 +2,9 @@
 
 =========  ==========================================================================================================
 text       each line is a text, an empty one too, so that row i belongs to line i
-csv, tsv   see :mod:`app.bulk_tables`
+csv, tsv   see :mod:`app.bulk.tables`
 jsonl      an object a line; blank lines are none
-parquet    see :mod:`app.bulk_parquet`
+parquet    see :mod:`app.bulk.parquet`
 =========  ==========================================================================================================
 
 All but Parquet are UTF-8, plain or gzip, with or without a byte order mark.
@@ -19,10 +19,10 @@ from typing import BinaryIO, cast
 
 import orjson
 
-from app.bulk_errors import BulkError
-from app.bulk_options import BulkOptions
-from app.bulk_rows import DEFAULT_COLUMN, BadRow, Item, LineRows, Lines, Rows, TextRow
-from app.bulk_tables import Csv, Tsv
+from app.bulk.errors import BulkError
+from app.bulk.options import BulkOptions
+from app.bulk.rows import DEFAULT_COLUMN, BadRow, Item, LineRows, Lines, Rows, TextRow
+from app.bulk.tables import Csv, Tsv
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def open_rows(options: BulkOptions, stdin: BinaryIO) -> Iterator[Rows]:
     """
     if options.input_kind == "parquet":
         # pyarrow is an extra, and only for this
-        from app.bulk_parquet import open_parquet
+        from app.bulk.parquet import open_parquet
 
         with open_parquet(options) as rows:
             yield rows

@@ -17,9 +17,9 @@ import orjson
 import pyarrow as pa
 from pyarrow import parquet
 
-from app.bulk_errors import BulkError
-from app.bulk_options import EMBEDDING, STATS, BulkOptions
-from app.bulk_rows import BadRow, Item, TextRow, find_column
+from app.bulk.errors import BulkError
+from app.bulk.options import EMBEDDING, STATS, BulkOptions
+from app.bulk.rows import BadRow, Item, TextRow, find_column
 from model.contract import FloatArray
 
 READ_ROWS = 1_024

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from app.bulk_options import BulkOptions
-from app.bulk_rows import TextRow
+from app.bulk.options import BulkOptions
+from app.bulk.rows import TextRow
 
 _MODEL_SUFFIXES = {".safetensors", ".json", ".txt"}
 

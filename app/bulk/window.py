@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.bulk_errors import BulkUsageError
-from app.bulk_options import BulkOptions
-from app.bulk_output import Encoded, RowShape
-from app.bulk_rows import BadRow, TextRow
+from app.bulk.errors import BulkUsageError
+from app.bulk.options import BulkOptions
+from app.bulk.output import Encoded, RowShape
+from app.bulk.rows import BadRow, TextRow
 from model.batch import cut_by_tokens
 from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
 from model.embedder import Embedder

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app.bulk_errors import BulkError, BulkUsageError
-from app.bulk_options import BulkOptions, add_arguments, check_files, read_options
-from tests.app.bulk_jobs import make_options
+from app.bulk.errors import BulkError, BulkUsageError
+from app.bulk.options import BulkOptions, add_arguments, check_files, read_options
+from tests.app.bulk.jobs import make_options
 
 
 def read(*argv: str) -> BulkOptions:

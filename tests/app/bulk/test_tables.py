@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import app.bulk_rows
-import app.bulk_tables
-from app.bulk_errors import BulkError
-from app.bulk_rows import BadRow, TextRow
-from tests.app.bulk_jobs import read_items, texts
+import app.bulk.rows
+import app.bulk.tables
+from app.bulk.errors import BulkError
+from app.bulk.rows import BadRow, TextRow
+from tests.app.bulk.jobs import read_items, texts
 
 
 def test_csv_cells_may_be_quoted(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_bad_record_stands_alone(tmp_path: Path, name: str, record: bytes, rea
 
 def test_a_quote_that_is_never_closed_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends at the limit of a line, not with the file."""
-    monkeypatch.setattr(app.bulk_tables, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(app.bulk.tables, "MAX_LINE_BYTES", 100)
     items = read_items(tmp_path / "a.csv", b'text\n"open\n' + b"x\n" * 200)
     assert isinstance(items[0], BadRow)
     assert items[0].place == 2
@@ -77,7 +77,7 @@ def test_a_file_that_ends_in_quotes_is_told(tmp_path: Path) -> None:
 
 def test_a_long_line_of_csv_is_one_bad_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And reading goes on behind it."""
-    monkeypatch.setattr(app.bulk_rows, "MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(app.bulk.rows, "MAX_LINE_BYTES", 10)
     bad, after = read_items(tmp_path / "a.csv", b"text\n" + b"x" * 50 + b"\ny\n")
     assert isinstance(bad, BadRow)
     assert "longer than" in bad.reason
