@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 
 from app.batcher import Batcher, QueueLimits
-from app.comparison_limits import check_heads, explained_units
 from app.errors import (
     InvalidRequestError,
     TooManyTextsError,
@@ -23,9 +21,8 @@ from app.errors import (
 )
 from app.limits import Limits, check_attention
 from app.metrics import ModelMetrics
-from app.naming import name_in_pairs, naming, shifted
+from app.naming import name_in_pairs, naming
 from app.plain import PlainRequest
-from app.schemas.attention import HeadDistancesRequest
 from app.schemas.encode import (
     AttentionOptions,
     EncodeRequest,
@@ -36,9 +33,6 @@ from app.schemas.similarity import SimilarityRequest
 from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
 from model.embedder import Embedder
 from model.errors import TextTooLongError
-from model.head_distance import HeadDistances, HeadPicture, draw
-from model.maps import Units
-from model.similarity import WideArray, merge
 from model.tokenizer import Text, TokenIds
 from model.truncation import Side
 
@@ -92,40 +86,6 @@ class Encoded:
     embeddings: FloatArray
     rows: list[Row]
     selection: AttentionSelection | None
-    timings: Timings
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """Pairs of texts, and what each pair of their tokens (or words) adds to their cosine.
-
-    Attributes
-    ----------
-    model : ServedModel
-    inputs : list of EncodeInput
-        Of the pairs, one after the other: a1, b1, a2, b2, ...
-    units : list of Units
-        What the rows (of a) and the columns (of b) of the maps stand for, in the order of ``inputs``.
-    maps : list of array, float64
-        One per pair.
-    timings : Timings
-    """
-
-    model: ServedModel
-    inputs: list[EncodeInput]
-    units: list[Units]
-    maps: list[WideArray]
-    timings: Timings
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedHeads:
-    """How far apart the heads of a model are, over some texts; ``selection`` has all of them, layer by layer."""
-
-    model: ServedModel
-    inputs: list[EncodeInput]
-    selection: AttentionSelection
-    picture: HeadPicture
     timings: Timings
 
 
@@ -210,11 +170,6 @@ class Service:
         with naming(name_in_pairs if request.pairs is not None else str):
             return await self._similarity(request, route)
 
-    async def explain(self, request: SimilarityRequest, *, route: str) -> Explained:
-        """Find what each pair of tokens adds to the cosines of a request's pairs."""
-        with naming(name_in_pairs):
-            return await self._explain(request, route)
-
     async def _similarity(self, request: SimilarityRequest, route: str) -> Encoded:
         model = self.find_model(request.model)
         texts = request.texts or [text for pair in request.pairs or () for text in pair]
@@ -224,53 +179,6 @@ class Service:
         rows, timings = await self.run(model, inputs, specs, tokenize_seconds, route)
         embeddings = np.stack([row.embedding for row in rows if row.embedding is not None])
         return Encoded(model, inputs, embeddings, rows, None, timings)
-
-    async def _explain(self, request: SimilarityRequest, route: str) -> Explained:
-        model = self.find_model(request.model)
-        embedder = model.embedder
-        embedder.check_explainable()
-        dimensions = embedder.check_dimensions(request.dimensions)
-        texts = [text for pair in request.pairs or () for text in pair]
-        inputs, tokenize_seconds = await self.tokenize_texts(model, texts, request, details=True)
-        limit = self.limits.max_attention_values_list
-        units = await asyncio.to_thread(explained_units, embedder, inputs, request.unit, limit)
-        maps: list[WideArray] = []
-
-        def add(turn: slice, rows: list[Row]) -> None:
-            for first in range(0, len(rows), 2):
-                pair = slice(turn.start + first, turn.start + first + 2)
-                values = embedder.similarity_map(inputs[pair], rows[first : first + 2], dimensions)
-                maps.append(merge(values, *units[pair]))
-
-        specs = [OutputSpec(pooled=False, token_states=True)] * len(inputs)
-        tokens = [a.num_tokens + b.num_tokens for a, b in zip(inputs[0::2], inputs[1::2], strict=True)]
-        turns = [slice(2 * turn.start, 2 * turn.stop) for turn in _turns(tokens, model.limits.batch_tokens)]
-        timings = await self._run_in_turns(model, inputs, specs, turns, add, Timings(tokenize_seconds), route)
-        return Explained(model, inputs, units, maps, timings)
-
-    async def compare_heads(self, request: HeadDistancesRequest, *, route: str) -> ComparedHeads:
-        """Find out which heads of a model do the same thing on some texts."""
-        model = self.find_model(request.model)
-        texts: Sequence[Text] = [request.texts] if isinstance(request.texts, str) else request.texts
-        selection = model.embedder.select_attention("all", "all", param="model")
-        hides = request.special == "renormalize"
-        inputs, tokenize_seconds = await self.tokenize_texts(model, texts, request, details=hides)
-        hidden = [item.tokens.special if item.tokens is not None else None for item in inputs]
-        values = [selection.num_values(item.num_tokens) for item in inputs]
-        check_heads(hidden, values, self.limits.max_attention_values_computed)
-        distances = HeadDistances(len(selection.layers) * len(selection.heads))
-
-        def add(turn: slice, rows: list[Row]) -> None:
-            for row, special in zip(rows, hidden[turn], strict=True):
-                if row.maps is not None:
-                    distances.add(row.maps, special)
-
-        specs = [OutputSpec(pooled=False, attention=selection)] * len(inputs)
-        turns = [slice(turn.start, turn.stop) for turn in _turns(values, model.limits.batch_attention_values)]
-        timings = await self._run_in_turns(model, inputs, specs, turns, add, Timings(tokenize_seconds), route)
-        model.metrics.attention_values(sum(values))
-        picture = await asyncio.to_thread(lambda: draw(distances.distances()))
-        return ComparedHeads(model, inputs, selection, picture, timings)
 
     async def tokenize(self, request: TokenizeRequest) -> Tokenized:
         """Tokenize the texts of a request."""
@@ -331,14 +239,13 @@ class Service:
         route: str,
     ) -> tuple[list[Row], Timings]:
         """Wait for the rows, and record once what the request was made of."""
-        deadline = None if self.timeout_seconds is None else self._clock() + self.timeout_seconds
-        rows = await model.batcher.submit(inputs, specs, deadline)
+        rows = await model.batcher.submit(inputs, specs, self.deadline())
         timings = Timings(
             tokenize_seconds,
             max(row.queue_seconds for row in rows),
             max(row.inference_seconds for row in rows),
         )
-        _record(model, inputs, timings, route)
+        record(model, inputs, timings, route)
         values = sum(
             spec.attention.num_values(item.num_tokens)
             for item, spec in zip(inputs, specs, strict=True)
@@ -348,32 +255,9 @@ class Service:
             model.metrics.attention_values(values)
         return rows, timings
 
-    async def _run_in_turns(
-        self,
-        model: ServedModel,
-        inputs: list[EncodeInput],
-        specs: list[OutputSpec],
-        turns: Sequence[slice],
-        add: Callable[[slice, list[Row]], None],
-        timings: Timings,
-        route: str,
-    ) -> Timings:
-        """Run a request stretch by stretch and hand each one's rows to ``add``, on a thread: they are never all held.
-
-        The times of the turns add up.
-        """
-        deadline = None if self.timeout_seconds is None else self._clock() + self.timeout_seconds
-        for turn in turns:
-            with naming(partial(shifted, by=turn.start)):
-                rows = await model.batcher.submit(inputs[turn], specs[turn], deadline)
-            timings = replace(
-                timings,
-                queue=timings.queue + max(row.queue_seconds for row in rows),
-                inference=timings.inference + max(row.inference_seconds for row in rows),
-            )
-            await asyncio.to_thread(add, turn, rows)
-        _record(model, inputs, timings, route)
-        return timings
+    def deadline(self) -> float | None:
+        """Return the reading of the clock after which a request that comes now is given up; None without a limit."""
+        return None if self.timeout_seconds is None else self._clock() + self.timeout_seconds
 
     def check_texts(self, texts: Sequence[Text | TokenIds]) -> None:
         """Refuse too many texts, and texts of too many characters, before any work is done on them."""
@@ -396,21 +280,7 @@ class Service:
                 )
 
 
-def _turns(costs: Sequence[int], budget: int) -> list[range]:
-    """Cut a list into stretches whose costs fit the budget together, each with one item at least."""
-    turns: list[range] = []
-    total = 0
-    for index, cost in enumerate(costs):
-        if turns and total + cost <= budget:
-            turns[-1] = range(turns[-1].start, index + 1)
-            total += cost
-        else:
-            turns.append(range(index, index + 1))
-            total = cost
-    return turns
-
-
-def _record(model: ServedModel, inputs: Sequence[EncodeInput], timings: Timings, route: str) -> None:
+def record(model: ServedModel, inputs: Sequence[EncodeInput], timings: Timings, route: str) -> None:
     """Record once what a request was made of."""
     model.metrics.record_request(
         route,

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from app.answers import dumps, text_tables
+from app.comparison_flows import ComparedHeads, Explained
 from app.numbers import round_wide
-from app.service import ComparedHeads, Encoded, Explained
+from app.service import Encoded
 from model.contract import EncodeInput, Unit
 from model.maps import Units
 from model.similarity import WideArray, strongest_pairs

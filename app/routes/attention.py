@@ -7,6 +7,7 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
+from app.comparison_flows import compare_heads
 from app.requests import read_body, while_connected
 from app.routes.encode import PROBLEMS, json_body, not_supported
 from app.routes.writing import server_timing, written
@@ -28,7 +29,8 @@ async def heads(request: Request) -> Response:
     """Compare heads."""
     started = time.perf_counter()
     body = await read_body(request, HeadDistancesRequest, max_body_bytes(request))
-    compared = await while_connected(request, service_of(request).compare_heads(body, route="/attention/heads"))
+    comparing = compare_heads(service_of(request), body, route="/attention/heads")
+    compared = await while_connected(request, comparing)
     content = await written(compared.model, partial(write_head_distances, compared))
     headers = {"Server-Timing": server_timing(compared.timings, started)}
     return Response(content, headers=headers, media_type="application/json")

@@ -13,6 +13,7 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from app.answers import write_tokenized
+from app.comparison_flows import Explained, explain
 from app.families import speaks_tei
 from app.requests import parse, read_json, while_connected
 from app.routes import tei
@@ -21,7 +22,7 @@ from app.routes.writing import server_timing, written
 from app.schemas.encode import TokenizeRequest, TokenizeResponse
 from app.schemas.similarity import SimilarityRequest, SimilarityResponse
 from app.schemas.tei import TeiSimilarityRequest, TeiToken, TeiTokenizeRequest
-from app.service import Encoded, Explained
+from app.service import Encoded
 from app.similarity_answers import write_explained, write_similarity
 from app.state import max_body_bytes, service_of
 
@@ -50,7 +51,7 @@ async def similarity(request: Request) -> Response:
     found: Encoded | Explained
     write: Callable[[], bytes]
     if body.explain:
-        found = await while_connected(request, service.explain(body, route="/similarity"))
+        found = await while_connected(request, explain(service, body, route="/similarity"))
         write = partial(write_explained, found, body.unit)
     else:
         found = await while_connected(request, service.similarity(body, route="/similarity"))

@@ -8,7 +8,8 @@ import numpy as np
 import orjson
 import pytest
 
-from app.service import ComparedHeads, Encoded, Explained, Timings
+from app.comparison_flows import ComparedHeads, Explained
+from app.service import Encoded, Timings
 from app.similarity_answers import write_explained, write_head_distances, write_similarity
 from model.contract import AttentionSelection, EncodeInput
 from model.head_distance import draw

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 from safetensors.numpy import load_file
 
-import app.bulk
+import app.bulk.encode
 from app.bulk.encode import Report, encode_file
 from app.bulk.errors import BulkError, BulkStoppedError, BulkUsageError
 from model.embedder import Embedder
@@ -230,7 +230,7 @@ def test_an_embedding_that_is_not_finite_fails(tmp_path: Path) -> None:
 
 def test_a_window_of_long_texts_ends_earlier(encode: Encode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held is bounded by characters, not only by texts."""
-    monkeypatch.setattr(app.bulk, "WINDOW_CHARACTERS", 100)
+    monkeypatch.setattr(app.bulk.encode, "WINDOW_CHARACTERS", 100)
     write_lines(tmp_path / "a.txt", ["x" * 40] * 10)
     watcher = RecordingWatcher()
     encode("a.txt", "o.npy", watcher)
