@@ -18,6 +18,7 @@ from app.schemas.encode import EncodeRequest
 from app.service import Encoded, Tokenized
 from model.contract import EncodeInput, FloatArray
 from model.offsets import OffsetUnit, convert_offsets
+from model.output_dtype import RANGED, convert, int8_range, num_clipped
 from model.tokenizer import Text
 
 Form = Literal["json", "safetensors", "npz"]
@@ -97,7 +98,7 @@ def write_encoded(encoded: Encoded, request: EncodeRequest, form: Form) -> bytes
     ----------
     encoded : Encoded
     request : EncodeRequest
-        For ``encoding_format`` and the attention options.
+        For ``output_dtype``, ``encoding_format`` and the attention options.
     form : Form
 
     Returns
@@ -112,12 +113,15 @@ def write_encoded(encoded: Encoded, request: EncodeRequest, form: Form) -> bytes
         "num_tokens_total": [item.num_tokens_total for item in encoded.inputs],
         "truncated": [item.is_truncated for item in encoded.inputs],
     }
+    if request.output_dtype in RANGED:
+        counts["quantization"] = quantization(encoded.embeddings)
     if request.attention is not None:
         counts["attention"] = _attention(encoded, request, with_values=form == "json")
+    embeddings = convert(encoded.embeddings, request.output_dtype)
     if form == "json":
-        return dumps(head | {"embeddings": _embeddings(encoded.embeddings, request.encoding_format)} | counts)
+        return dumps(head | {"embeddings": json_embeddings(embeddings, request.encoding_format)} | counts)
     body = head | counts
-    arrays: dict[str, NDArray[Any]] = {"embeddings": encoded.embeddings}
+    arrays: dict[str, NDArray[Any]] = {"embeddings": embeddings}
     if request.attention is not None:
         for index, row in enumerate(encoded.rows):
             if row.attention is not None:
@@ -160,10 +164,16 @@ def dumps(body: Mapping[str, Any]) -> bytes:
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _embeddings(embeddings: FloatArray, encoding_format: Literal["float", "base64"]) -> FloatArray | list[str]:
-    if encoding_format == "float":
-        return np.ascontiguousarray(embeddings)
-    return [to_base64(row, "float32") for row in embeddings]
+def json_embeddings(
+    embeddings: NDArray[Any], encoding_format: Literal["float", "base64"] | None
+) -> NDArray[Any] | list[str]:
+    """Write embeddings for JSON, whatever their number type: as they are, or each as base64 of its bytes."""
+    return [to_base64(row, row.dtype.str) for row in embeddings] if encoding_format == "base64" else embeddings
+
+
+def quantization(embeddings: FloatArray) -> dict[str, Any]:
+    """Say what int8 and uint8 make of embeddings: (n, D), float32."""
+    return {"range": int8_range(embeddings.shape[1]), "clipped": num_clipped(embeddings)}
 
 
 def _attention(encoded: Encoded, request: EncodeRequest, *, with_values: bool) -> list[dict[str, Any] | None]:

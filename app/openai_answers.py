@@ -5,29 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-import numpy as np
-
-from app.answers import dumps
-from app.numbers import to_base64
+from app.answers import dumps, json_embeddings
 from app.service import Encoded
+from model.output_dtype import RANGED, OutputDtype, convert, num_clipped
 
 OWNER = "eyeline"
 
 
-def write_embeddings(encoded: Encoded, encoding_format: Literal["float", "base64"] | None) -> bytes:
+def write_embeddings(
+    encoded: Encoded, encoding_format: Literal["float", "base64"] | None, output_dtype: OutputDtype
+) -> bytes:
     """Write the answer of ``/v1/embeddings``; token counts are of what was processed, special tokens included."""
-    vectors = np.ascontiguousarray(encoded.embeddings)
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": to_base64(vector, "float32") if encoding_format == "base64" else vector,
-        }
-        for index, vector in enumerate(vectors)
-    ]
+    vectors = json_embeddings(convert(encoded.embeddings, output_dtype), encoding_format)
+    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
     num_tokens = sum(item.num_tokens for item in encoded.inputs)
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     return dumps({"object": "list", "data": data, "model": encoded.model.name, "usage": usage})
+
+
+def clipping_headers(encoded: Encoded, output_dtype: OutputDtype) -> dict[str, str]:
+    """Say how many numbers int8 and uint8 had no room for: ``X-Clipped-Count``, with those types alone."""
+    return {"X-Clipped-Count": str(num_clipped(encoded.embeddings).sum())} if output_dtype in RANGED else {}
 
 
 def describe_models(names: Iterable[str], loaded_at: float) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from app.errors import EmptyInputError, InvalidRequestError
 from app.naming import Rename
 from model.contract import EncodeInput
+from model.output_dtype import OutputDtype
 from model.tokenizer import TokenIds
 from model.truncation import Side
 
@@ -33,6 +34,8 @@ class PlainRequest:
         Where it is cut.
     normalize : bool
     dimensions : int or None
+    output_dtype : OutputDtype
+        Of the embeddings as they are sent.
     token_states : bool
         The last hidden state of each token, in place of one embedding.
     rename : Rename
@@ -47,6 +50,7 @@ class PlainRequest:
     side: Side = "right"
     normalize: bool = True
     dimensions: int | None = None
+    output_dtype: OutputDtype = "float32"
     token_states: bool = False
     rename: Rename = str
 

@@ -12,6 +12,7 @@ from app.naming import naming
 from app.plain import PlainRequest, check
 from app.service import INLINE_CHARACTERS, Encoded, Service, Timings, Tokenized
 from model.contract import OutputSpec
+from model.output_dtype import check_output_dtype
 
 
 async def embed(service: Service, request: PlainRequest, *, route: str) -> Encoded:
@@ -26,6 +27,7 @@ async def embed(service: Service, request: PlainRequest, *, route: str) -> Encod
         check(request)
         model = service.find_model(request.model)
         dimensions = model.embedder.check_dimensions(request.dimensions)
+        check_output_dtype(request.output_dtype, dimensions or model.embedder.dimensions, normalize=request.normalize)
         inputs, tokenize_seconds = await service.tokenize_texts(model, request.texts, request, details=False)
         states = request.token_states
         if states:

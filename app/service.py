@@ -33,6 +33,7 @@ from app.schemas.similarity import SimilarityRequest
 from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
 from model.embedder import Embedder
 from model.errors import TextTooLongError
+from model.output_dtype import check_output_dtype
 from model.tokenizer import Text, TokenIds
 from model.truncation import Side
 
@@ -145,6 +146,7 @@ class Service:
         model = self.find_model(request.model)
         texts: Sequence[Text] = [request.texts] if isinstance(request.texts, str) else request.texts
         dimensions = model.embedder.check_dimensions(request.dimensions)
+        check_output_dtype(request.output_dtype, dimensions or model.embedder.dimensions, normalize=request.normalize)
         asked = _asked_items(request.attention, len(texts))
         selection = _selection(model, request.attention)
         inputs, tokenize_seconds = await self.tokenize_texts(model, texts, request, details=selection is not None)

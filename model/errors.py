@@ -10,6 +10,7 @@
         ├── PairError            a pair of texts, and the model was not made for pairs
         ├── PromptError          an unknown prompt name
         ├── DimensionsError      more dimensions than the model has
+        ├── OutputDtypeError     a number type that these embeddings cannot have
         ├── AttentionSelectionError   a layer or head that does not exist
         ├── AttentionNotSupportedError   a model that cannot give attention maps
         └── ExplanationError     a model whose embedding is no sum over its tokens
@@ -64,6 +65,10 @@ class PromptError(InputError):
 
 class DimensionsError(InputError):
     """More dimensions than the embedding has."""
+
+
+class OutputDtypeError(InputError):
+    """A number type that the embeddings asked for cannot have."""
 
 
 class AttentionSelectionError(InputError):

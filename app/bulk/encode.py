@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Protocol
 
+from app.bulk.encoded import Encoded
 from app.bulk.errors import BulkError, BulkStoppedError
 from app.bulk.identity import Fingerprint, folder_digest, job_identity
 from app.bulk.input import open_rows
@@ -20,6 +21,7 @@ from app.bulk.rows import BadRow, Item, Rows, TextRow
 from app.bulk.state import Append, PartFiles, append_all
 from app.bulk.window import BulkLimits, WindowEncoder
 from model.embedder import Embedder
+from model.errors import OutputDtypeError
 
 WINDOW_CHARACTERS = 1_000_000
 """A window of long texts ends earlier than one of short texts: its tokens take some 50 MB."""
@@ -31,7 +33,7 @@ class Report:
 
     Attributes
     ----------
-    num_rows, num_skipped, num_truncated : int
+    num_rows, num_skipped, num_truncated, num_clipped : int
         Of the whole output, earlier runs included.
     num_encoded : int
         Rows of this run.
@@ -43,6 +45,7 @@ class Report:
     num_rows: int
     num_skipped: int
     num_truncated: int
+    num_clipped: int
     num_encoded: int
     dimensions: int
     seconds: float
@@ -52,10 +55,11 @@ class Report:
         speed = (
             f"{self.num_encoded} of them now, in {self.seconds:.1f} s ({self.num_encoded / self.seconds:.0f} a second)"
         )
+        clipped = f", {self.num_clipped} numbers clipped" if self.num_clipped else ""
         left_out = f", {self.num_skipped} left out" if self.num_skipped else ""
         return (
             f"{name}: {self.num_rows} texts in {self.dimensions} dimensions, {speed}; "
-            f"{self.num_truncated} truncated{left_out}"
+            f"{self.num_truncated} truncated{clipped}{left_out}"
         )
 
 
@@ -131,6 +135,7 @@ def encode_file(
         num_rows=done.num_rows,
         num_skipped=done.num_skipped,
         num_truncated=done.num_truncated,
+        num_clipped=done.num_clipped,
         num_encoded=done.num_rows - before,
         dimensions=encoder.shape.dimensions,
         seconds=time.perf_counter() - started,
@@ -167,16 +172,24 @@ class _Job:
             faulty = encoded.first_not_finite()
             if faulty is not None:
                 raise BulkError(f"{self._where(faulty)}: the model's embedding of this text is not finite")
-            done = self._parts.progress
+            done, output_dtype = self._parts.progress, self._options.output_dtype
             progress = replace(
                 done,
                 num_read=self._num_read,
                 num_rows=done.num_rows + len(encoded.rows),
                 num_skipped=done.num_skipped + len(bad),
                 num_truncated=done.num_truncated + tokenized.num_truncated,
+                num_clipped=done.num_clipped + encoded.num_clipped(output_dtype),
                 fingerprint=self._fingerprint.value(),
             )
-            self._parts.add(self._layout.bodies(encoded), progress)
+            self._parts.add(self._layout.bodies(self._converted(encoded)), progress)
+
+    def _converted(self, encoded: Encoded) -> Encoded:
+        """Give embeddings the number type that they are written in."""
+        try:
+            return encoded.converted(self._options.output_dtype)
+        except OutputDtypeError as error:
+            raise BulkError(f"{self._options.input_name}: {error}") from error
 
     def _pass_over(self, items: Iterator[Item]) -> None:
         """Read again what an earlier run has dealt with, and make sure that it is the same."""

@@ -67,6 +67,7 @@ def job_identity(options: BulkOptions, *, model: str, dtype: str, special_tokens
         "keep": list(options.keep),
         "prompt": prompt,
         "dimensions": options.dimensions,
+        "output_dtype": options.output_dtype,
         "normalize": options.normalize,
         "truncate": options.truncate,
         "attention_stats": options.attention_stats,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from app.bulk.errors import BulkError, BulkUsageError
+from model.output_dtype import OutputDtype
 
 InputKind = Literal["text", "csv", "tsv", "jsonl", "parquet"]
 OutputKind = Literal["npy", "safetensors", "jsonl", "parquet"]
@@ -48,6 +49,7 @@ class BulkOptions:
         Columns that are copied into the output.
     normalize : bool
     dimensions : int or None
+    output_dtype : OutputDtype
     prompt_name, prompt : str or None
     truncate : bool
     attention_stats : bool
@@ -69,6 +71,7 @@ class BulkOptions:
     keep: tuple[str, ...] = ()
     normalize: bool = True
     dimensions: int | None = None
+    output_dtype: OutputDtype = "float32"
     prompt_name: str | None = None
     prompt: str | None = None
     truncate: bool = True
@@ -112,6 +115,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shape = parser.add_argument_group("embeddings")
     shape.add_argument("--normalize", action=toggle, default=True, help="scale to unit length")
     shape.add_argument("--dimensions", type=int, metavar="N", help="keep the first N dimensions")
+    shape.add_argument(
+        "--output-dtype", choices=get_args(OutputDtype), default="float32", help="number type (default: float32)"
+    )
     shape.add_argument("--prompt-name", metavar="NAME", help="prompt of the model folder to put before each text")
     shape.add_argument("--prompt", metavar="TEXT", help="text to put before each text")
     shape.add_argument("--truncate", action=toggle, default=True, help="cut texts over the model's length, and count")
@@ -147,6 +153,7 @@ def read_options(arguments: argparse.Namespace) -> BulkOptions:
         keep=tuple(arguments.keep or ()),
         normalize=arguments.normalize,
         dimensions=arguments.dimensions,
+        output_dtype=arguments.output_dtype,
         prompt_name=arguments.prompt_name,
         prompt=arguments.prompt,
         truncate=arguments.truncate,

@@ -8,10 +8,10 @@ mark of progress a file of that format, with the rows that are complete.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -20,61 +20,16 @@ from typing import Any, Protocol
 import numpy as np
 import orjson
 
+from app.bulk.encoded import Encoded, RowShape
 from app.bulk.errors import BulkError
 from app.bulk.options import EMBEDDING, STATS, BulkOptions
-from app.bulk.rows import TextRow
-from model.contract import FloatArray
+from model.output_dtype import NUMPY_DTYPES
 
 NPY_HEAD_BYTES = 128
 SAFETENSORS_HEAD_BYTES = 4_096
 """Room for any count of rows; a multiple of 8, so that the numbers behind it are aligned."""
 
-FLOAT_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class RowShape:
-    """What each row of an output holds.
-
-    Attributes
-    ----------
-    dimensions : int
-    statistics : tuple of str
-        Names of the statistics of attention heads; empty where none are written.
-    layers, heads : int
-    """
-
-    dimensions: int
-    statistics: tuple[str, ...]
-    layers: int
-    heads: int
-
-    @property
-    def stats(self) -> tuple[int, int, int]:
-        """Shape of a row's statistics."""
-        return len(self.statistics), self.layers, self.heads
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A window of rows.
-
-    Attributes
-    ----------
-    rows : sequence of n TextRow
-    embeddings : array, shape (n, D), float32
-    stats : array, shape (n, statistics, layers, heads), float32, or None
-        NaN where one has no meaning.
-    """
-
-    rows: Sequence[TextRow]
-    embeddings: FloatArray
-    stats: FloatArray | None
-
-    def first_not_finite(self) -> TextRow | None:
-        """Return the first text whose embedding is not finite."""
-        finite = np.isfinite(self.embeddings).all(axis=1)
-        return None if finite.all() else self.rows[int(np.argmin(finite))]
+SAFETENSORS_DTYPES = {"<f4": "F32", "<f2": "F16", "|i1": "I8", "|u1": "U8"}
 
 
 Paths = tuple[Path, ...]
@@ -109,17 +64,17 @@ class NpyLayout:
     """One array a file: the statistics stand in a file of their own."""
 
     def __init__(self, options: BulkOptions, shape: RowShape) -> None:
-        self._shapes: list[tuple[int, ...]] = [(shape.dimensions,)]
+        self._shapes: list[tuple[tuple[int, ...], str]] = [(shape.embedding, NUMPY_DTYPES[shape.output_dtype])]
         self.parts: Paths = (options.part,)
         self.outputs: Paths = (options.output,)
         if shape.statistics:
             stats = options.stats_output
             self.parts, self.outputs = (*self.parts, _part_of(stats)), (*self.outputs, stats)
-            self._shapes.append(shape.stats)
+            self._shapes.append((shape.stats, NUMPY_DTYPES["float32"]))
 
     def heads(self, num_rows: int) -> tuple[bytes, ...]:
         """Return version 1.0 headers."""
-        return tuple(npy_head((num_rows, *shape)) for shape in self._shapes)
+        return tuple(npy_head((num_rows, *shape), dtype) for shape, dtype in self._shapes)
 
     def bodies(self, encoded: Encoded) -> tuple[bytes, ...]:
         """Return the numbers."""
@@ -162,16 +117,18 @@ class SafetensorsLayout:
         return ((main, self.outputs[0]),)
 
     def _head(self, num_rows: int, *, with_stats: bool) -> bytes:
-        shapes: dict[str, tuple[int, ...]] = {"embeddings": (num_rows, self._shape.dimensions)}
+        tensors: dict[str, tuple[tuple[int, ...], str]] = {
+            "embeddings": ((num_rows, *self._shape.embedding), NUMPY_DTYPES[self._shape.output_dtype])
+        }
         described: dict[str, Any] = {}
         if with_stats:
-            shapes[STATS] = (num_rows, *self._shape.stats)
+            tensors[STATS] = ((num_rows, *self._shape.stats), NUMPY_DTYPES["float32"])
             names = json.dumps(self._shape.statistics)
             described["__metadata__"] = {"statistics": names, "axes": '["text", "statistic", "layer", "head"]'}
         begin = 0
-        for name, shape in shapes.items():
-            end = begin + FLOAT_BYTES * _product(shape)
-            described[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+        for name, (shape, dtype) in tensors.items():
+            end = begin + np.dtype(dtype).itemsize * math.prod(shape)
+            described[name] = {"dtype": SAFETENSORS_DTYPES[dtype], "shape": shape, "data_offsets": [begin, end]}
             begin = end
         room = SAFETENSORS_HEAD_BYTES - 8
         return room.to_bytes(8, "little") + json.dumps(described).encode().ljust(room)
@@ -216,7 +173,8 @@ class ParquetLayout:
         self.outputs: Paths = (options.output,)
         self._new = options.part.with_name(f"{options.part.name}.new")
         stats_shape = (shape.statistics, shape.layers, shape.heads) if shape.statistics else None
-        self._batches = ArrowBatches(options.keep, kept_types, shape.dimensions, stats_shape)
+        dtype = np.dtype(NUMPY_DTYPES[shape.output_dtype])
+        self._batches = ArrowBatches(options.keep, kept_types, *shape.embedding, stats_shape, dtype)
 
     def heads(self, num_rows: int) -> tuple[bytes, ...]:
         """Return the schema."""
@@ -256,17 +214,17 @@ def make_layout(options: BulkOptions, shape: RowShape, kept_types: Sequence[Any]
     return layouts[options.output_kind](options, shape)
 
 
-def npy_head(shape: tuple[int, ...]) -> bytes:
-    """Return the header of an npy file, version 1.0, of float32 numbers in C order."""
-    described = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+def npy_head(shape: tuple[int, ...], dtype: str) -> bytes:
+    """Return the header of an npy file, version 1.0, in C order; ``dtype`` as numpy spells it, ``<f4``."""
+    described = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
     room = NPY_HEAD_BYTES - 10
     return b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little") + described.ljust(room - 1) + b"\n"
 
 
 def _numbers(encoded: Encoded) -> tuple[bytes, ...]:
-    """Return embeddings and, where there are such, statistics, as little-endian float32."""
+    """Return embeddings and, where there are such, statistics, little-endian."""
     arrays = [encoded.embeddings] if encoded.stats is None else [encoded.embeddings, encoded.stats]
-    return tuple(array.astype("<f4", copy=False).tobytes() for array in arrays)
+    return tuple(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes() for array in arrays)
 
 
 def _json_line(record: Mapping[str, Any], place: int) -> bytes:
@@ -286,10 +244,3 @@ def _plain(value: object) -> str:
 
 def _part_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
-
-
-def _product(shape: Sequence[int]) -> int:
-    product = 1
-    for length in shape:
-        product *= length
-    return product

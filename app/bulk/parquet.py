@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyarrow import parquet
 
 from app.bulk.errors import BulkError
@@ -113,8 +114,11 @@ class ArrowBatches:
     kept_types : sequence or None
         Their Arrow types; None = strings, and what is no string as JSON.
     dimensions : int
+        Numbers of an embedding.
     stats_shape : tuple of str tuple and two ints, or None
         Names of the statistics, layers and heads.
+    dtype : numpy.dtype
+        Of the embeddings.
     """
 
     def __init__(
@@ -123,11 +127,12 @@ class ArrowBatches:
         kept_types: Sequence[Any] | None,
         dimensions: int,
         stats_shape: tuple[tuple[str, ...], int, int] | None,
+        dtype: np.dtype[Any],
     ) -> None:
         self._types, self._is_typed = list(kept_types or [pa.string()] * len(keep)), kept_types is not None
         self._stats_shape = stats_shape
         fields = [pa.field(name, kind) for name, kind in zip(keep, self._types, strict=True)]
-        fields.append(pa.field(EMBEDDING, pa.list_(pa.float32(), dimensions)))
+        fields.append(pa.field(EMBEDDING, pa.list_(pa.from_numpy_dtype(dtype), dimensions)))
         if stats_shape is not None:
             names, layers, heads = stats_shape
             per_layer = pa.list_(pa.list_(pa.float32(), heads), layers)
@@ -139,14 +144,14 @@ class ArrowBatches:
         """Return what an Arrow stream begins with."""
         return bytes(self.schema.serialize())
 
-    def batch(self, kept: Sequence[Sequence[Any]], embeddings: FloatArray, stats: FloatArray | None) -> bytes:
+    def batch(self, kept: Sequence[Sequence[Any]], embeddings: NDArray[Any], stats: FloatArray | None) -> bytes:
         """Return the next piece of the stream.
 
         Parameters
         ----------
         kept : sequence of n sequences
             Values of the kept columns, row by row.
-        embeddings : array, shape (n, dimensions), float32
+        embeddings : array, shape (n, dimensions)
         stats : array, shape (n, statistics, layers, heads), float32, or None
 
         Raises
@@ -194,7 +199,7 @@ class ArrowBatches:
             os.fsync(sink.fileno())
 
 
-def _nested(array: FloatArray) -> Any:  # noqa: ANN401 - pyarrow ships no types
+def _nested(array: NDArray[Any]) -> Any:  # noqa: ANN401 - pyarrow ships no types
     """Make lists of fixed lengths of all axes but the first."""
     nested = pa.array(array.reshape(-1))
     for length in reversed(array.shape[1:]):

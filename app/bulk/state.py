@@ -38,6 +38,8 @@ class Progress:
     num_rows : int
         Rows of the output.
     num_skipped, num_truncated : int
+    num_clipped : int
+        Numbers beyond the range of int8 and uint8.
     fingerprint : str
         SHA-256 of the rows of the input that were dealt with, see :class:`~app.bulk.identity.Fingerprint`.
     sizes : tuple of int
@@ -50,6 +52,7 @@ class Progress:
     num_rows: int = 0
     num_skipped: int = 0
     num_truncated: int = 0
+    num_clipped: int = 0
     fingerprint: str = ""
     sizes: tuple[int, ...] = ()
     is_whole: bool = False

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.bulk.encoded import Encoded, RowShape
 from app.bulk.errors import BulkUsageError
 from app.bulk.options import BulkOptions
-from app.bulk.output import Encoded, RowShape
 from app.bulk.rows import BadRow, TextRow
 from model.batch import cut_by_tokens
 from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
 from model.embedder import Embedder
-from model.errors import DimensionsError, InputError, PromptError, TextTooLongError
+from model.errors import DimensionsError, InputError, OutputDtypeError, PromptError, TextTooLongError
 from model.head_statistics import STATISTICS
+from model.output_dtype import check_output_dtype
 
 BATCH_TOKENS = {"cpu": 2_048, "cuda": 16_384}
 """As the server's, and measured there."""
@@ -80,15 +81,17 @@ class WindowEncoder:
     Raises
     ------
     BulkUsageError
-        If the model has no such prompt, or not as many dimensions.
+        If the model has no such prompt, not as many dimensions, or no embeddings of that number type.
     """
 
     def __init__(self, embedder: Embedder, options: BulkOptions, limits: BulkLimits) -> None:
         self._embedder, self._options, self._limits = embedder, options, limits
         try:
             dimensions = embedder.check_dimensions(options.dimensions)
+            all_dimensions = dimensions or embedder.dimensions
+            check_output_dtype(options.output_dtype, all_dimensions, normalize=options.normalize)
             self.prompt = embedder.tokenizer.prompt(options.prompt_name, options.prompt)
-        except (DimensionsError, PromptError) as error:
+        except (DimensionsError, OutputDtypeError, PromptError) as error:
             raise BulkUsageError(str(error)) from error
         self._selection: AttentionSelection | None = None
         if options.attention_stats:
@@ -97,7 +100,8 @@ class WindowEncoder:
         longest = embedder.info.max_length
         self._batch_tokens = max(limits.batch_tokens or BATCH_TOKENS[embedder.device.type], longest)
         self.shape = RowShape(
-            dimensions=dimensions or embedder.dimensions,
+            dimensions=all_dimensions,
+            output_dtype=options.output_dtype,
             statistics=STATISTICS if options.attention_stats else (),
             layers=embedder.config.num_hidden_layers,
             heads=embedder.config.num_attention_heads,

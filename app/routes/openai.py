@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.answers import dumps
-from app.openai_answers import describe_models, write_embeddings
+from app.openai_answers import clipping_headers, describe_models, write_embeddings
 from app.plain import truncation_headers
 from app.plain_flows import embed
 from app.requests import read_body, while_connected
@@ -87,7 +87,11 @@ async def _embeddings(request: Request, schema: type[OpenAIEmbeddingsRequest]) -
     started = time.perf_counter()
     body = await read_body(request, schema, max_body_bytes(request))
     encoded = await while_connected(request, embed(service_of(request), body.plain(), route=route_of(request)))
-    write = partial(write_embeddings, encoded, body.encoding_format)
+    write = partial(write_embeddings, encoded, body.encoding_format, body.output_dtype)
     content = await written(encoded.model, write, encoded.embeddings.size)
-    headers = {"Server-Timing": server_timing(encoded.timings, started), **truncation_headers(encoded.inputs)}
+    headers = {
+        "Server-Timing": server_timing(encoded.timings, started),
+        **truncation_headers(encoded.inputs),
+        **clipping_headers(encoded, body.output_dtype),
+    }
     return Response(content, headers=headers, media_type="application/json")

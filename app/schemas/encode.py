@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from model.contract import HeadReduction, SpecialMode, Unit
 from model.offsets import OffsetUnit
+from model.output_dtype import OutputDtype
 
 MAX_PROMPT_CHARACTERS = 4_096
 """It is put before every text of a request, so that a long one would make a small body a huge amount of work."""
@@ -97,11 +98,26 @@ class AttentionOptions(Body):
 class EncodeRequest(TextOptions):
     """Body of ``POST /encode``."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"texts": ["The cat sat.", "A dog barked."], "dimensions": 8},
+                {"texts": "The cat sat.", "dimensions": 8, "output_dtype": "int8"},
+                {"texts": ["The cat sat.", "A dog barked."], "attention": {"layers": [-1], "heads": [0]}},
+            ]
+        }
+    )
+
     texts: str | Texts = Field(description="One text, or a list of texts and pairs.")
     normalize: bool = Field(True, description="Scale each embedding to unit length.")
     dimensions: Dimensions | None = Field(None, description="Keep the first so many dimensions; null = all.")
+    output_dtype: OutputDtype = Field(
+        "float32",
+        description="Number type of the embeddings. int8 and uint8 need unit length; binary and ubinary pack the signs "
+        "of eight dimensions into a number.",
+    )
     encoding_format: Literal["float", "base64"] = Field(
-        "float", description="Embeddings as numbers, or as base64 of little-endian float32."
+        "float", description="Embeddings as numbers, or as base64 of their bytes: little-endian, of `output_dtype`."
     )
     attention: AttentionOptions | None = Field(None, description="Attention maps; null = none, and no cost.")
 
@@ -231,12 +247,20 @@ class TextAttention(BaseModel):
     rollout: Rollout | None = None
 
 
+class Quantization(BaseModel):
+    """What int8 and uint8 made of the numbers: ``x`` is about ``value * range / 127`` (of uint8, less 128 before)."""
+
+    range: float = Field(description="The largest number that is told apart; the same for every text of this length.")
+    clipped: list[int] = Field(description="How many numbers of each embedding lay beyond it.")
+
+
 class EncodeResponse(BaseModel):
     """Answer of ``POST /encode``; every list has one entry per text, in the order sent."""
 
     model: str
-    dimensions: int
-    embeddings: list[list[float]] | list[str]
+    dimensions: int = Field(description="Of each embedding; with binary and ubinary eight times its numbers.")
+    embeddings: list[list[float]] | list[list[int]] | list[str]
+    quantization: Quantization | None = Field(None, description="Only with output_dtype int8 and uint8.")
     num_tokens: list[int] = Field(description="Tokens processed, special tokens included.")
     num_tokens_total: list[int] = Field(description="Tokens before truncation.")
     truncated: list[bool]

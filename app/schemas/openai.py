@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from app.naming import named
 from app.plain import PlainRequest, as_list, is_one
 from app.schemas.encode import MAX_INTEGER, MAX_PROMPT_CHARACTERS, Body, Dimensions, Index
+from model.output_dtype import OutputDtype
 
 # What is empty is refused where its place in the request is known; the schema says it all the same.
 FilledText = Annotated[str, Field(json_schema_extra={"minLength": 1})]
@@ -25,10 +26,13 @@ class OpenAIEmbeddingsRequest(Body):
     )
     model: str | None = Field(None, description="The name of a served model; null = the first one.")
     encoding_format: Literal["float", "base64"] | None = Field(
-        None, description="Numbers (also null), or base64 of little-endian float32."
+        None, description="Numbers (also null), or base64 of their bytes: little-endian, of `output_dtype`."
     )
     dimensions: Dimensions | None = Field(None, description="Keep the first so many, then scale to unit length.")
     user: str | None = Field(None, description="Taken, and not used.")
+    output_dtype: OutputDtype = Field(
+        "float32", description="Not OpenAI's: number type of the embeddings, as Cohere and Voyage name them."
+    )
     truncate: bool = Field(
         True, description="Not OpenAI's: false refuses a text that is too long, as OpenAI does, with 400."
     )
@@ -46,6 +50,7 @@ class OpenAIEmbeddingsRequest(Body):
             prompt=self.prompt,
             truncate=self.truncate,
             dimensions=self.dimensions or None,
+            output_dtype=self.output_dtype,
             rename=named("input", is_list=not is_one(self.input)),
         )
 
@@ -64,7 +69,7 @@ class OpenAIEmbedding(BaseModel):
 
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str = Field(description="Of unit length.")
+    embedding: list[float] | list[int] | str = Field(description="Of unit length, but for `output_dtype`.")
 
 
 class OpenAIUsage(BaseModel):

@@ -21,7 +21,7 @@ async def test_the_answer_has_openais_keys(server: Served) -> None:
     encoded = await embed(server.state.service, PlainRequest(["a", "b c"]), route="/embeddings")
     formats: tuple[Literal["float", "base64"] | None, ...] = ("float", "base64", None)
     for encoding_format in formats:
-        body = json.loads(write_embeddings(encoded, encoding_format))
+        body = json.loads(write_embeddings(encoded, encoding_format, "float32"))
         assert list(body) == ["object", "data", "model", "usage"]
         assert [list(entry) for entry in body["data"]] == [["object", "index", "embedding"]] * 2
         assert all(isinstance(entry["embedding"], str) == (encoding_format == "base64") for entry in body["data"])

@@ -230,6 +230,8 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("/encode", {"texts": "a"}),
     ("/encode", {"texts": ["a", ["b", "c"]], "attention": {"layers": "all"}, "dimensions": 3}),
     ("/encode", {"texts": ["a"], "attention": {"items": [0], "encoding": "base64"}, "encoding_format": "base64"}),
+    ("/encode", {"texts": ["a"], "output_dtype": "float16"}),
+    ("/encode", {"texts": ["a"], "output_dtype": "ubinary", "dimensions": 8}),
     ("/similarity", {"texts": ["a", "b"]}),
     ("/similarity", {"pairs": [["a", "b"]]}),
     ("/similarity", {"pairs": [["a", "b"]], "explain": False}),
@@ -252,6 +254,17 @@ async def test_what_is_accepted_and_answered_fits(
     validator(schema, BODIES[path].replace("Request", "Response")).validate(response.json())
 
 
+async def test_examples_are_taken_as_they_are(server: Served, schema: dict[str, Any]) -> None:
+    """What /docs offers to try works, and is answered as described."""
+    examples = schema["components"]["schemas"]["EncodeRequest"]["examples"]
+    assert len(examples) > 2
+    for example in examples:
+        response = await server.post("/encode", example)
+        assert response.status_code == 200, response.text
+        validator(schema, "EncodeRequest").validate(example)
+        validator(schema, "EncodeResponse").validate(response.json())
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -260,6 +273,7 @@ async def test_what_is_accepted_and_answered_fits(
         ("/encode", {"texts": [["a"]]}),
         ("/encode", {"texts": "a", "extra": 1}),
         ("/encode", {"texts": "a", "dimensions": 0}),
+        ("/encode", {"texts": "a", "output_dtype": "float"}),
         ("/encode", {"texts": "a", "attention": {"digits": 10}}),
         ("/encode", {"texts": "a", "attention": {"min_weight": 2}}),
         ("/similarity", {"texts": [1]}),

@@ -15,8 +15,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.util import quantize_embeddings
 
 from model.contract import FloatArray
+from model.output_dtype import OutputDtype, convert, int8_range
 from tests.oracle.families import BY_NAME
 from tests.oracle.tiny import SIZES, TOLERANCE, WORDS, edit_json, load, save, save_modules, write_json
 
@@ -183,3 +185,19 @@ def test_special_tokens_in_a_text(folder: Path, special_tokens: Literal["text", 
     theirs = SentenceTransformer(str(folder), device="cpu").encode([text])
     ours = load(folder, special_tokens=special_tokens).encode([text], normalize=False)
     assert np.allclose(ours, theirs, rtol=0.0, atol=TOLERANCE) == (special_tokens == "parse")
+
+
+@pytest.mark.parametrize("output_dtype", ["binary", "ubinary"])
+def test_packed_bits_are_theirs(output_dtype: OutputDtype) -> None:
+    """An index that was filled with their bits is searched with ours."""
+    vectors = np.random.default_rng(0).standard_normal((20, 64)).astype(np.float32)
+    np.testing.assert_array_equal(convert(vectors, output_dtype), quantize_embeddings(vectors, output_dtype))
+
+
+def test_int8_is_theirs_to_within_a_step() -> None:
+    """With our range given to them: they cut where we round, and their zero lies between two numbers, ours is 0."""
+    vectors = np.random.default_rng(0).standard_normal((20, 64)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    ranges = np.array([[-int8_range(64)] * 64, [int8_range(64)] * 64], np.float32)
+    theirs = quantize_embeddings(vectors, "int8", ranges=ranges)
+    assert np.abs(convert(vectors, "int8").astype(int) - theirs).max() <= 1

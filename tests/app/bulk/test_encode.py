@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import app.bulk.encode
 from app.bulk.encode import Report, encode_file
 from app.bulk.errors import BulkError, BulkStoppedError, BulkUsageError
 from model.embedder import Embedder
+from model.output_dtype import NUMPY_DTYPES, OutputDtype, convert
 from tests.app.bulk.jobs import LIMITS, RecordingWatcher, make_options
 from tests.tiny import make_bert_folder
 
@@ -76,6 +77,56 @@ def test_from_every_format_to_every_format(encode: Encode, tmp_path: Path, expec
             assert (report.num_rows, report.num_encoded, report.dimensions) == (50, 50, 16)
             found = np.array(load(tmp_path / output), dtype=np.float32)
             np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=f"{source} {output}")
+
+
+@pytest.mark.parametrize("output_dtype", NUMPY_DTYPES)
+def test_every_number_type_in_every_format(
+    encode: Encode, tmp_path: Path, expected: Any, output_dtype: OutputDtype
+) -> None:
+    """The file is of that type, and holds what the library's embeddings become; the statistics stay float32."""
+    write_lines(tmp_path / "a.txt", TEXTS)
+    read: dict[str, Callable[[Path], Any]] = {
+        "o.npy": np.load,
+        "o.safetensors": lambda path: load_file(path)["embeddings"],
+        "o.jsonl": lambda path: [json.loads(line)["embedding"] for line in path.read_text().splitlines()],
+        "o.parquet": lambda path: parquet.read_table(path)["embedding"].to_pylist(),
+    }
+    wanted = convert(expected, output_dtype)
+    for output, load in read.items():
+        encode("a.txt", output, output_dtype=output_dtype, attention_stats=True)
+        found = load(tmp_path / output)
+        # another batch moves a number by 1e-7, and then a rounding by a step
+        near = 1 if output_dtype in {"int8", "uint8"} else 1e-3
+        np.testing.assert_allclose(np.array(found, np.float32), wanted.astype(np.float32), atol=near, err_msg=output)
+        if isinstance(found, np.ndarray):
+            assert found.dtype == wanted.dtype
+    value_type = parquet.read_schema(tmp_path / "o.parquet").field("embedding").type.value_type
+    assert value_type.to_pandas_dtype() == wanted.dtype
+    assert load_file(tmp_path / "o.safetensors")["attention_stats"].dtype == np.float32
+
+
+def test_what_int8_clips_is_counted(tmp_path: Path) -> None:
+    """Over all windows: a number a text, of a model with one outsized dimension; and the report says so."""
+    folder = make_bert_folder(tmp_path / "wide", hidden_size=64)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["encoder.layer.1.output.LayerNorm.bias"][5] = 100
+    save_file(tensors, folder / "model.safetensors")
+    write_lines(tmp_path / "a.txt", TEXTS)
+    options = make_options(tmp_path / "a.txt", tmp_path / "o.npy", output_dtype="int8", window_texts=8)
+    embedder = Embedder.load(folder, dtype="float32", device="cpu", threads=1)
+    report = encode_file(options, embedder, LIMITS, RecordingWatcher(), io.BytesIO())
+    assert report.num_clipped == 50
+    assert (np.load(tmp_path / "o.npy")[:, 5] == 127).all()
+
+
+def test_a_type_that_does_not_fit_the_options_is_bad_usage(encode: Encode, tmp_path: Path) -> None:
+    """Before anything is read or written."""
+    write_lines(tmp_path / "a.txt", TEXTS)
+    with pytest.raises(BulkUsageError, match="needs normalize true"):
+        encode("a.txt", "o.npy", output_dtype="int8", normalize=False)
+    with pytest.raises(BulkUsageError, match="12 dimensions are no multiple of 8"):
+        encode("a.txt", "o.npy", output_dtype="binary", dimensions=12)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
 def test_kept_columns_stand_beside_their_rows(encode: Encode, tmp_path: Path, expected: Any) -> None:
@@ -247,7 +298,7 @@ def test_more_dimensions_than_there_are(encode: Encode, tmp_path: Path) -> None:
 
 def test_the_report_in_one_line() -> None:
     """Counts of the whole, speed of this run."""
-    assert Report(100, 0, 3, 50, 384, 2.0).sentence("o.npy") == (
+    assert Report(100, 0, 3, 0, 50, 384, 2.0).sentence("o.npy") == (
         "o.npy: 100 texts in 384 dimensions, 50 of them now, in 2.0 s (25 a second); 3 truncated"
     )
-    assert Report(100, 7, 3, 50, 384, 2.0).sentence("o.npy").endswith("; 3 truncated, 7 left out")
+    assert Report(100, 7, 3, 2, 50, 384, 2.0).sentence("o.npy").endswith("; 3 truncated, 2 numbers clipped, 7 left out")

@@ -70,6 +70,7 @@ def test_every_option_that_decides_a_row_is_compared(tmp_path: Path, name: str) 
         "keep": ("id",),
         "normalize": False,
         "dimensions": 3,
+        "output_dtype": "int8",
         "truncate": False,
         "attention_stats": True,
     }

@@ -15,9 +15,10 @@ from pyarrow import parquet
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from app.bulk.encoded import Encoded, RowShape
 from app.bulk.errors import BulkError
 from app.bulk.options import BulkOptions
-from app.bulk.output import Encoded, Layout, RowShape, make_layout, npy_head
+from app.bulk.output import Layout, make_layout, npy_head
 from app.bulk.rows import TextRow
 from model.contract import FloatArray
 from tests.app.bulk.jobs import make_options
@@ -85,8 +86,8 @@ def test_npy(tmp_path: Path, windows: list[Encoded]) -> None:
 @pytest.mark.parametrize("count", [0, 1, 7, 10**15])
 def test_the_head_of_npy_keeps_its_length(count: int) -> None:
     """However many rows there are."""
-    assert len(npy_head((count, 10, 100, 100))) == 128
-    assert len(npy_head((count, 4096))) % 64 == 0
+    assert len(npy_head((count, 10, 100, 100), "<f4")) == 128
+    assert len(npy_head((count, 4096), "<f4")) % 64 == 0
 
 
 def test_safetensors(tmp_path: Path, windows: list[Encoded]) -> None:

@@ -102,7 +102,7 @@ def test_kept_columns_keep_their_types(tmp_path: Path, monkeypatch: pytest.Monke
     """From Parquet to Parquet a kept column is what it was, null included; row groups follow their size."""
     monkeypatch.setattr(app.bulk.parquet, "ROW_GROUP_BYTES", 1)
     kinds = [pa.int8(), pa.timestamp("ms", "UTC"), pa.list_(pa.string())]
-    batches = ArrowBatches(["a", "b", "c"], kinds, 2, None)
+    batches = ArrowBatches(["a", "b", "c"], kinds, 2, None, np.dtype("<f4"))
     stream, output = tmp_path / "stream", tmp_path / "o.parquet"
     moment = pa.scalar(0, kinds[1]).as_py()
     pieces: list[list[tuple[Any, ...]]] = [[(1, moment, ["x"])], [(None, None, None), (3, moment, [])]]
@@ -118,7 +118,7 @@ def test_kept_columns_keep_their_types(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_json_values_are_strings_in_parquet() -> None:
     """A field of JSON may change its kind from line to line, a column may not: a string as it is, the rest as JSON."""
-    batches = ArrowBatches(["x"], None, 1, None)
+    batches = ArrowBatches(["x"], None, 1, None, np.dtype("<f4"))
     kept = [("7",), (7,), ({"a": [1]},), (None,)]
     content = batches.head() + batches.batch(kept, np.zeros((4, 1), np.float32), None)
     assert pa.ipc.open_stream(content).read_all()["x"].to_pylist() == ["7", "7", '{"a":[1]}', None]

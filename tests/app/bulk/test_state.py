@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.bulk.encoded import Encoded, RowShape
 from app.bulk.errors import BulkError
 from app.bulk.options import BulkOptions
-from app.bulk.output import Encoded, Layout, RowShape, make_layout
+from app.bulk.output import Layout, make_layout
 from app.bulk.rows import TextRow
 from app.bulk.state import PartFiles, Progress, append_all
 from tests.app.bulk.jobs import make_options
@@ -373,7 +374,7 @@ def test_a_folder_that_may_not_be_written_is_one_sentence(tmp_path: Path, monkey
 def test_progress_survives_the_disk(bench: Bench) -> None:
     """Every number that is counted comes back."""
     with bench.open() as parts:
-        progress = Progress(9, 4, 3, 2, "digest", parts.progress.sizes)
+        progress = Progress(9, 4, 3, 2, 1, "digest", parts.progress.sizes)
         parts.add((b"", b""), progress)
     with bench.open() as parts:
         assert parts.progress == progress
