@@ -4,6 +4,7 @@ Needs httpx and numpy, and nothing of the server: ``docs/client.md``.
 """
 
 from eyeline.async_client import AsyncClient
+from eyeline.attention_records import HeadDistances, TextAttention
 from eyeline.client import Client
 from eyeline.errors import (
     AnswerError,
@@ -21,7 +22,7 @@ from eyeline.errors import (
     UnexpectedAnswerError,
     UnreachableError,
 )
-from eyeline.records import Encoded, Explanation, Similarity, TextAttention, TokenizedText
+from eyeline.records import Encoded, Explanation, Quantization, Similarity, TokenizedText
 from eyeline.retry import RetryPolicy
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Encoded",
     "Explanation",
     "EyelineError",
+    "HeadDistances",
     "InferenceFailedError",
     "InvalidRequestError",
     "NoAnswerInTimeError",
@@ -39,6 +41,7 @@ __all__ = [
     "NotReadyError",
     "NotSupportedError",
     "OverloadedError",
+    "Quantization",
     "RetryPolicy",
     "Similarity",
     "TextAttention",

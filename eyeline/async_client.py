@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 import httpx
 
+from eyeline.async_sender import AsyncSender, Wait
+from eyeline.attention_records import HeadDistances, TextAttention
 from eyeline.calls import (
     HEALTH,
-    Call,
-    Operation,
+    attention_heads_operation,
     attention_operation,
     encode_operation,
     info_operation,
@@ -22,15 +23,9 @@ from eyeline.calls import (
 )
 from eyeline.errors import EyelineError, NoAnswerInTimeError
 from eyeline.options import AttentionOptions, EncodeOptions, TextOptions, VectorOptions
-from eyeline.records import Encoded, Similarity, Text, TextAttention, TokenizedText
-from eyeline.retry import Attempts, RetryPolicy, described
+from eyeline.records import Encoded, Similarity, Text, TokenizedText
+from eyeline.retry import RetryPolicy, described
 from eyeline.settings import DEFAULT_URL, POLL_SECONDS, ClientSettings
-
-P = TypeVar("P")
-R = TypeVar("R")
-
-Wait = Callable[[float], Awaitable[object]]
-"""Waits so many seconds."""
 
 
 class AsyncClient:
@@ -78,15 +73,7 @@ class AsyncClient:
             warn_on_truncation=warn_on_truncation,
             headers=headers or {},
         )
-        self._wait = wait
-        self._clock = clock
-        self._http = httpx.AsyncClient(
-            base_url=base_url,
-            headers=self._settings.headers,
-            transport=transport,
-            # Concurrency is bounded by this class; a pool's limit would make threads time out while they wait for it.
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=max_concurrency),
-        )
+        self._sender = AsyncSender(base_url, self._settings, transport, wait, clock)
 
     async def encode(self, texts: str | Iterable[Text], **options: Unpack[EncodeOptions]) -> Encoded:
         """Encode texts, or pairs of texts.
@@ -96,19 +83,20 @@ class AsyncClient:
         texts : str or iterable of str or pair of str
             One text is a list of one. A long list is sent in several requests; the order stays.
         **options
-            ``model``, ``truncate``, ``prompt_name``, ``prompt``, ``dimensions``, ``normalize``.
+            ``model``, ``truncate``, ``prompt_name``, ``prompt``, ``dimensions``, ``normalize``,
+            ``output_dtype``.
 
         Returns
         -------
         Encoded
-            ``embeddings`` has shape (n, D), float32, bit for bit the server's.
+            ``embeddings`` has shape (n, D), float32 or ``output_dtype``, bit for bit the server's.
 
         Raises
         ------
         EyelineError
             Of the requests of a long list, the first that fails; the others are given up.
         """
-        encoded = await self._run(encode_operation(texts, options, self._settings.max_texts_per_request))
+        encoded = await self._sender.run(encode_operation(texts, options, self._settings.max_texts_per_request))
         self._settings.report_truncation(encoded.truncated, "texts")
         return encoded
 
@@ -137,9 +125,35 @@ class AsyncClient:
         ------
         EyelineError
         """
-        views = await self._run(attention_operation(texts, options))
+        views = await self._sender.run(attention_operation(texts, options))
         self._settings.report_truncation([view.truncated for view in views], "texts")
         return views[0] if isinstance(texts, str) else views
+
+    async def attention_heads(
+        self,
+        texts: str | Iterable[Text],
+        *,
+        special: Literal["keep", "renormalize"] = "keep",
+        **options: Unpack[TextOptions],
+    ) -> HeadDistances:
+        """Find out which heads of a model do the same thing on some texts.
+
+        Parameters
+        ----------
+        texts : str or iterable of str or pair of str
+            Sent in one request, so the server's limits are those of the list.
+        special : "keep" or "renormalize"
+            The latter leaves out the special tokens that the template added.
+        **options
+            ``model``, ``truncate``, ``prompt_name``, ``prompt``.
+
+        Raises
+        ------
+        EyelineError
+        """
+        found = await self._sender.run(attention_heads_operation(texts, options, special))
+        self._settings.report_truncation(found.truncated, "texts")
+        return found
 
     async def similarity(
         self,
@@ -172,7 +186,7 @@ class AsyncClient:
         EyelineError
         """
         size = self._settings.max_texts_per_request
-        found = await self._run(similarity_operation(texts, pairs, options, size, explain=explain, unit=unit))
+        found = await self._sender.run(similarity_operation(texts, pairs, options, size, explain=explain, unit=unit))
         self._settings.report_truncation(found.truncated, "texts" if pairs is None else "pairs")
         return found
 
@@ -189,7 +203,7 @@ class AsyncClient:
         ------
         EyelineError
         """
-        tokenized = await self._run(tokenize_operation(texts, options, self._settings.max_texts_per_request))
+        tokenized = await self._sender.run(tokenize_operation(texts, options, self._settings.max_texts_per_request))
         return tokenized[0] if isinstance(texts, str) else tokenized
 
     async def info(self) -> dict[str, Any]:
@@ -199,7 +213,7 @@ class AsyncClient:
         ------
         EyelineError
         """
-        return await self._run(info_operation())
+        return await self._sender.run(info_operation())
 
     async def health(self) -> str:
         """Return "ready", "loading" or "draining". Asks once.
@@ -210,7 +224,7 @@ class AsyncClient:
             If there is no server, or something else answers in its place.
         """
         try:
-            return HEALTH.read(await self._attempt(HEALTH, self._settings.timeout_seconds))
+            return HEALTH.read(await self._sender.attempt(HEALTH, self._settings.timeout_seconds))
         except httpx.TransportError as error:
             raise described(error) from error
 
@@ -222,7 +236,7 @@ class AsyncClient:
         NoAnswerInTimeError
             If it is not ready after ``timeout_seconds``; its cause is the last error, where there was one.
         """
-        end = self._clock() + timeout_seconds
+        end = self._sender.clock() + timeout_seconds
         while True:
             state = "not reached"
             cause: EyelineError | None = None
@@ -232,13 +246,13 @@ class AsyncClient:
                 cause = error
             if state == "ready":
                 return
-            if self._clock() + POLL_SECONDS >= end:
+            if self._sender.clock() + POLL_SECONDS >= end:
                 raise NoAnswerInTimeError(f"not ready in {timeout_seconds:g} seconds: {cause or state}") from cause
-            await self._wait(POLL_SECONDS)
+            await self._sender.wait(POLL_SECONDS)
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._sender.close()
 
     async def __aenter__(self) -> Self:
         """Return the client, which is closed at the end of the block."""
@@ -249,42 +263,3 @@ class AsyncClient:
     ) -> None:
         """Close the connections."""
         await self.aclose()
-
-    async def _run(self, operation: Operation[P, R]) -> R:
-        """Make the calls of an operation, some together, and put the results together in their order."""
-        results: dict[int, P] = {}
-        pending = iter(enumerate(operation.calls))
-
-        async def work() -> None:
-            for place, call in pending:  # shared: each call is taken by one worker
-                results[place] = await self._send(call)
-
-        num_workers = min(len(operation.calls), self._settings.max_concurrency)
-        workers = [asyncio.create_task(work()) for _ in range(num_workers)]
-        try:
-            await asyncio.gather(*workers)
-        finally:  # after an error, or when the caller is cancelled, nobody wants the rest
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-        return operation.merge([results[place] for place in range(len(operation.calls))])
-
-    async def _send(self, call: Call[P]) -> P:
-        """Make a call until it is answered, or there is no more to hope for."""
-        attempts = Attempts(self._settings.retry, self._clock)
-        while True:
-            seconds: float | None
-            try:
-                response = await self._attempt(call, attempts.timeout_seconds(self._settings.timeout_seconds))
-            except httpx.TransportError as error:
-                seconds = attempts.after_error(error)
-            else:
-                seconds = attempts.after_answer(response)
-                if seconds is None:
-                    return call.read(response)
-            await self._wait(seconds)
-
-    async def _attempt(self, call: Call[Any], timeout_seconds: float) -> httpx.Response:
-        return await self._http.request(
-            call.method, call.path, content=call.content(), headers=call.headers(), timeout=timeout_seconds
-        )

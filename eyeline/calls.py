@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, TypeVar
 import httpx
 import numpy as np
 
+from eyeline.attention_records import HeadDistances, TextAttention
 from eyeline.errors import UnexpectedAnswerError
 from eyeline.options import (
     AttentionOptions,
@@ -24,10 +25,11 @@ from eyeline.options import (
     attention_fields,
     text_fields,
 )
-from eyeline.records import Encoded, Similarity, Text, TextAttention, TokenizedText
+from eyeline.records import Encoded, Quantization, Similarity, Text, TokenizedText
 from eyeline.replies import (
     parse_attention,
     parse_encoded,
+    parse_head_distances,
     parse_health,
     parse_json,
     parse_similarity,
@@ -145,6 +147,16 @@ def attention_operation(
     return Operation(calls, _merge_lists)
 
 
+def attention_heads_operation(
+    texts: str | Iterable[Text], options: TextOptions, special: Literal["keep", "renormalize"]
+) -> Operation[HeadDistances, HeadDistances]:
+    """Build what ``attention_heads`` sends: one request, as distances are over all texts together."""
+    fields = text_fields(options, TextOptions) | {"special": special}
+    [(first, part)] = split(_listed(texts), None, "texts")
+    read_all = _reader(parse_head_distances, first, len(part))
+    return Operation([Call("/attention/heads", read_all, {"texts": part} | fields)], _only)
+
+
 def tokenize_operation(
     texts: str | Iterable[Text], options: TextOptions, size: int
 ) -> Operation[list[TokenizedText], list[TokenizedText]]:
@@ -257,7 +269,13 @@ def _merge_encoded(parts: Sequence[Encoded]) -> Encoded:
         num_tokens=np.concatenate([part.num_tokens for part in parts]),
         num_tokens_total=np.concatenate([part.num_tokens_total for part in parts]),
         truncated=np.concatenate([part.truncated for part in parts]),
+        quantization=_merge_quantization([part.quantization for part in parts if part.quantization is not None]),
     )
+
+
+def _merge_quantization(parts: Sequence[Quantization]) -> Quantization | None:
+    """Put counts together; the range is that of the dimensions, which are the same."""
+    return Quantization(parts[0].range, np.concatenate([part.clipped for part in parts])) if parts else None
 
 
 def _merge_lists(parts: Sequence[list[P]]) -> list[P]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 import httpx
 
+from eyeline.attention_records import HeadDistances, TextAttention
 from eyeline.calls import (
     HEALTH,
-    Call,
-    Operation,
+    attention_heads_operation,
     attention_operation,
     encode_operation,
     info_operation,
@@ -23,15 +21,10 @@ from eyeline.calls import (
 )
 from eyeline.errors import EyelineError, NoAnswerInTimeError
 from eyeline.options import AttentionOptions, EncodeOptions, TextOptions, VectorOptions
-from eyeline.records import Encoded, Similarity, Text, TextAttention, TokenizedText
-from eyeline.retry import Attempts, RetryPolicy, described
+from eyeline.records import Encoded, Similarity, Text, TokenizedText
+from eyeline.retry import RetryPolicy, described
+from eyeline.sender import Sender, Wait
 from eyeline.settings import DEFAULT_URL, POLL_SECONDS, ClientSettings
-
-P = TypeVar("P")
-R = TypeVar("R")
-
-Wait = Callable[[float], object]
-"""Waits so many seconds; true if there is no need to go on."""
 
 
 class Client:
@@ -79,15 +72,7 @@ class Client:
             warn_on_truncation=warn_on_truncation,
             headers=headers or {},
         )
-        self._wait = wait
-        self._clock = clock
-        self._http = httpx.Client(
-            base_url=base_url,
-            headers=self._settings.headers,
-            transport=transport,
-            # Concurrency is bounded by this class; a pool's limit would make threads time out while they wait for it.
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=max_concurrency),
-        )
+        self._sender = Sender(base_url, self._settings, transport, wait, clock)
 
     def encode(self, texts: str | Iterable[Text], **options: Unpack[EncodeOptions]) -> Encoded:
         """Encode texts, or pairs of texts.
@@ -97,19 +82,20 @@ class Client:
         texts : str or iterable of str or pair of str
             One text is a list of one. A long list is sent in several requests; the order stays.
         **options
-            ``model``, ``truncate``, ``prompt_name``, ``prompt``, ``dimensions``, ``normalize``.
+            ``model``, ``truncate``, ``prompt_name``, ``prompt``, ``dimensions``, ``normalize``,
+            ``output_dtype``.
 
         Returns
         -------
         Encoded
-            ``embeddings`` has shape (n, D), float32, bit for bit the server's.
+            ``embeddings`` has shape (n, D), float32 or ``output_dtype``, bit for bit the server's.
 
         Raises
         ------
         EyelineError
             Of the requests of a long list, the first that fails; the others are given up.
         """
-        encoded = self._run(encode_operation(texts, options, self._settings.max_texts_per_request))
+        encoded = self._sender.run(encode_operation(texts, options, self._settings.max_texts_per_request))
         self._settings.report_truncation(encoded.truncated, "texts")
         return encoded
 
@@ -138,9 +124,35 @@ class Client:
         ------
         EyelineError
         """
-        views = self._run(attention_operation(texts, options))
+        views = self._sender.run(attention_operation(texts, options))
         self._settings.report_truncation([view.truncated for view in views], "texts")
         return views[0] if isinstance(texts, str) else views
+
+    def attention_heads(
+        self,
+        texts: str | Iterable[Text],
+        *,
+        special: Literal["keep", "renormalize"] = "keep",
+        **options: Unpack[TextOptions],
+    ) -> HeadDistances:
+        """Find out which heads of a model do the same thing on some texts.
+
+        Parameters
+        ----------
+        texts : str or iterable of str or pair of str
+            Sent in one request, so the server's limits are those of the list.
+        special : "keep" or "renormalize"
+            The latter leaves out the special tokens that the template added.
+        **options
+            ``model``, ``truncate``, ``prompt_name``, ``prompt``.
+
+        Raises
+        ------
+        EyelineError
+        """
+        found = self._sender.run(attention_heads_operation(texts, options, special))
+        self._settings.report_truncation(found.truncated, "texts")
+        return found
 
     def similarity(
         self,
@@ -173,7 +185,7 @@ class Client:
         EyelineError
         """
         size = self._settings.max_texts_per_request
-        found = self._run(similarity_operation(texts, pairs, options, size, explain=explain, unit=unit))
+        found = self._sender.run(similarity_operation(texts, pairs, options, size, explain=explain, unit=unit))
         self._settings.report_truncation(found.truncated, "texts" if pairs is None else "pairs")
         return found
 
@@ -190,7 +202,7 @@ class Client:
         ------
         EyelineError
         """
-        tokenized = self._run(tokenize_operation(texts, options, self._settings.max_texts_per_request))
+        tokenized = self._sender.run(tokenize_operation(texts, options, self._settings.max_texts_per_request))
         return tokenized[0] if isinstance(texts, str) else tokenized
 
     def info(self) -> dict[str, Any]:
@@ -200,7 +212,7 @@ class Client:
         ------
         EyelineError
         """
-        return self._run(info_operation())
+        return self._sender.run(info_operation())
 
     def health(self) -> str:
         """Return "ready", "loading" or "draining". Asks once.
@@ -211,7 +223,7 @@ class Client:
             If there is no server, or something else answers in its place.
         """
         try:
-            return HEALTH.read(self._attempt(HEALTH, self._settings.timeout_seconds))
+            return HEALTH.read(self._sender.attempt(HEALTH, self._settings.timeout_seconds))
         except httpx.TransportError as error:
             raise described(error) from error
 
@@ -223,7 +235,7 @@ class Client:
         NoAnswerInTimeError
             If it is not ready after ``timeout_seconds``; its cause is the last error, where there was one.
         """
-        end = self._clock() + timeout_seconds
+        end = self._sender.clock() + timeout_seconds
         while True:
             state = "not reached"
             cause: EyelineError | None = None
@@ -233,13 +245,13 @@ class Client:
                 cause = error
             if state == "ready":
                 return
-            if self._clock() + POLL_SECONDS >= end:
+            if self._sender.clock() + POLL_SECONDS >= end:
                 raise NoAnswerInTimeError(f"not ready in {timeout_seconds:g} seconds: {cause or state}") from cause
-            (self._wait or time.sleep)(POLL_SECONDS)
+            self._sender.wait(POLL_SECONDS)
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        self._sender.close()
 
     def __enter__(self) -> Self:
         """Return the client, which is closed at the end of the block."""
@@ -250,51 +262,3 @@ class Client:
     ) -> None:
         """Close the connections."""
         self.close()
-
-    def _run(self, operation: Operation[P, R]) -> R:
-        """Make the calls of an operation, some together, and put the results together in their order."""
-        calls = operation.calls
-        if len(calls) == 1:
-            return operation.merge([self._send(calls[0], self._wait or time.sleep)])
-        results: dict[int, P] = {}
-        pending = iter(enumerate(calls))
-        lock = threading.Lock()
-        stopped = threading.Event()
-
-        def work() -> None:
-            while not stopped.is_set():
-                with lock:
-                    place, call = next(pending, (-1, None))
-                if call is None:
-                    return
-                results[place] = self._send(call, self._wait or stopped.wait)
-
-        num_workers = min(len(calls), self._settings.max_concurrency)
-        with ThreadPoolExecutor(num_workers, "eyeline") as pool:
-            try:
-                for worker in as_completed([pool.submit(work) for _ in range(num_workers)]):
-                    worker.result()
-            finally:
-                stopped.set()  # after an error, or Ctrl-C, nobody wants the rest
-        return operation.merge([results[place] for place in range(len(calls))])
-
-    def _send(self, call: Call[P], wait: Wait) -> P:
-        """Make a call until it is answered, or there is no more to hope for."""
-        attempts = Attempts(self._settings.retry, self._clock)
-        while True:
-            seconds: float | None
-            try:
-                response = self._attempt(call, attempts.timeout_seconds(self._settings.timeout_seconds))
-            except httpx.TransportError as error:
-                seconds = attempts.after_error(error)
-            else:
-                seconds = attempts.after_answer(response)
-                if seconds is None:
-                    return call.read(response)
-            if wait(seconds):
-                raise EyelineError("given up, as another request of this call has failed")
-
-    def _attempt(self, call: Call[Any], timeout_seconds: float) -> httpx.Response:
-        return self._http.request(
-            call.method, call.path, content=call.content(), headers=call.headers(), timeout=timeout_seconds
-        )

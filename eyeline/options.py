@@ -47,9 +47,12 @@ class EncodeOptions(VectorOptions, total=False):
     ----------
     normalize : bool
         Scale each embedding to unit length (the default).
+    output_dtype : "float32", "float16", "int8", "uint8", "binary" or "ubinary"
+        Number type of the embeddings; int8 and uint8 need unit length, packed bits a multiple of eight dimensions.
     """
 
     normalize: bool
+    output_dtype: Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 
 
 class RolloutOptions(TypedDict, total=False):

@@ -11,18 +11,15 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from eyeline.attention_records import HeadDistances, Maps, Rollout, SparseRows, Stats, TextAttention
 from eyeline.errors import BY_STATUS, AnswerError, UnexpectedAnswerError
 from eyeline.records import (
     Encoded,
     ExplainedText,
     Explanation,
-    Maps,
-    Rollout,
+    Quantization,
     Similarity,
-    SparseRows,
-    Stats,
     StrongPair,
-    TextAttention,
     TokenizedText,
     Tokens,
     Units,
@@ -32,7 +29,7 @@ from eyeline.records import (
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
 
-DTYPES: Mapping[str, str] = {"F16": "<f2", "F32": "<f4", "I32": "<i4"}
+DTYPES: Mapping[str, str] = {"F16": "<f2", "F32": "<f4", "I8": "|i1", "I32": "<i4", "U8": "|u1"}
 """The number types of ``/encode``, as safetensors names them -> as numpy does."""
 
 INDEXED = re.compile(r"(texts|pairs)\[(\d+)\]")
@@ -138,6 +135,21 @@ def parse_attention(response: httpx.Response) -> list[TextAttention]:
     ]
 
 
+def parse_head_distances(response: httpx.Response) -> HeadDistances:
+    """Read an answer of ``/attention/heads``."""
+    body = response.json()
+    return HeadDistances(
+        model=body["model"],
+        heads=[(layer, head) for layer, head in body["heads"]],
+        distances=np.array(body["distances"], np.float64),
+        order=body["order"],
+        layout=np.array(body["layout"], np.float64),
+        explained=body["explained"],
+        num_tokens=np.array(body["num_tokens"], np.int64),
+        truncated=np.array(body["truncated"], np.bool_),
+    )
+
+
 def parse_tokenized(response: httpx.Response) -> list[TokenizedText]:
     """Read an answer of ``/tokenize``."""
     return [
@@ -186,13 +198,15 @@ def parse_health(response: httpx.Response) -> str:
         raise answer_error(response) from error
 
 
-def _encoded(body: Mapping[str, Any], embeddings: NDArray[np.float32]) -> Encoded:
+def _encoded(body: Mapping[str, Any], embeddings: NDArray[Any]) -> Encoded:
+    ranged = body.get("quantization")
     return Encoded(
         model=body["model"],
         embeddings=embeddings,
         num_tokens=np.array(body["num_tokens"], np.int64),
         num_tokens_total=np.array(body["num_tokens_total"], np.int64),
         truncated=np.array(body["truncated"], np.bool_),
+        quantization=ranged and Quantization(ranged["range"], np.array(ranged["clipped"], np.int64)),
     )
 
 

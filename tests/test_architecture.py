@@ -26,6 +26,7 @@ WITHOUT_TESTS_OF_THEIR_OWN = {
     "app/routes/__init__.py": "a docstring",
     "app/schemas/__init__.py": "a docstring",
     "eyeline/__init__.py": "names; tests/eyeline/test_import.py imports it alone",
+    "eyeline/attention_records.py": "records without code; tests/eyeline/test_replies.py reads each",
     "eyeline/records.py": "records without code; tests/eyeline/test_replies.py reads each",
     "model/__init__.py": "a docstring",
     "model/errors.py": "a tree without code; tests/app/test_errors.py walks it",

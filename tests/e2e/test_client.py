@@ -169,3 +169,29 @@ def test_no_server_is_said_soon() -> None:
         client = Client(f"http://127.0.0.1:{silent.getsockname()[1]}", retry=RetryPolicy(max_connection_retries=1))
         with client, pytest.raises(UnreachableError, match=r"ConnectError: .*, 2 times"):
             client.encode("a")
+
+
+def test_number_types_are_the_servers(client: Client) -> None:
+    """Arrays of the type asked for, over several requests; int8 with its range and one count for each text."""
+    texts = TEXTS[:9]
+    whole = client.encode(texts, truncate=True).embeddings
+    encoded = client.encode(texts, output_dtype="int8")
+    assert encoded.embeddings.dtype == np.int8
+    assert encoded.quantization is not None
+    assert encoded.quantization.clipped.shape == (9,)
+    step = encoded.quantization.range / 127
+    np.testing.assert_allclose(encoded.embeddings * step, whole, atol=step / 2 * 1.01)
+    bits = client.encode(texts, output_dtype="ubinary").embeddings
+    assert (bits.dtype, bits.shape) == (np.uint8, (9, whole.shape[1] // 8))
+    np.testing.assert_array_equal(bits, np.packbits(whole > 0, axis=1))
+    with pytest.raises(InvalidRequestError, match="needs normalize true"):
+        client.encode("a", output_dtype="uint8", normalize=False)
+
+
+def test_heads_are_compared(client: Client) -> None:
+    """All of the model, each at no distance from itself."""
+    found = client.attention_heads(["The cat sat.", "A dog barked."], special="renormalize")
+    assert found.distances.shape == (72, 72)
+    assert sorted(found.order) == list(range(72))
+    assert found.heads[13] == (1, 1)
+    np.testing.assert_allclose(np.diag(found.distances), 0, atol=1e-3)

@@ -75,6 +75,22 @@ def answer_encode(body: dict[str, Any], model: str = MODEL) -> httpx.Response:
     return httpx.Response(200, headers={"Content-Type": SAFETENSORS}, content=content)
 
 
+def answer_heads(body: dict[str, Any]) -> httpx.Response:
+    """Two heads that have nothing in common, in the order of the second one."""
+    texts = body["texts"]
+    answer = {
+        "model": MODEL,
+        "heads": [[0, 0], [0, 1]],
+        "distances": [[0.0, 1.0], [1.0, 0.0]],
+        "order": [1, 0],
+        "layout": [[-0.5, 0.0], [0.5, 0.0]],
+        "explained": 1.0,
+        "num_tokens": [3] * len(texts),
+        "truncated": [is_cut(text) for text in texts],
+    }
+    return httpx.Response(200, json=answer)
+
+
 def answer_similarity(body: dict[str, Any]) -> httpx.Response:
     """Cosines that are a hundredth of the pair's number; the unit matrix for texts."""
     if "texts" in body:
@@ -126,6 +142,7 @@ class FakeServer:
         self.transport = httpx.MockTransport(self.handle)
         self.routes: dict[str, Callable[[dict[str, Any]], httpx.Response]] = {
             "/encode": answer_encode,
+            "/attention/heads": answer_heads,
             "/similarity": answer_similarity,
             "/tokenize": answer_tokenize,
             "/info": lambda body: httpx.Response(200, json={"model_id": MODEL}),

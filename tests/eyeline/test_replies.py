@@ -26,6 +26,7 @@ from eyeline.replies import (
     answer_error,
     parse_attention,
     parse_encoded,
+    parse_head_distances,
     parse_health,
     parse_json,
     parse_similarity,
@@ -33,7 +34,15 @@ from eyeline.replies import (
     read,
     read_arrays,
 )
-from tests.eyeline.fake_server import TOKENS, WORDS, answer_encode, answer_similarity, answer_tokenize, problem
+from tests.eyeline.fake_server import (
+    TOKENS,
+    WORDS,
+    answer_encode,
+    answer_heads,
+    answer_similarity,
+    answer_tokenize,
+    problem,
+)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +105,9 @@ def test_a_proxys_error_is_an_error_all_the_same(content: bytes) -> None:
         safetensors.numpy.save({"embeddings": np.zeros((1, 2), np.float32)}, metadata={"response": "{}"})[:-1],
     ],
 )
-@pytest.mark.parametrize("parse", [parse_encoded, parse_attention, parse_tokenized, parse_similarity, parse_json])
+@pytest.mark.parametrize(
+    "parse", [parse_encoded, parse_attention, parse_tokenized, parse_similarity, parse_head_distances, parse_json]
+)
 def test_an_answer_of_something_else_is_said_to_be_one(content: bytes, parse: Any) -> None:
     """A login page with status 200 is neither a crash in a parser nor an empty result."""
     with pytest.raises(UnexpectedAnswerError, match=f"{len(content)} bytes of text/html"):
@@ -108,6 +119,8 @@ def test_arrays_are_read_bit_for_bit() -> None:
     written: dict[str, Any] = {
         "f16": np.arange(3, dtype=np.float16),
         "f32": np.array([[np.nan, 1e-45], [3.4e38, -0.0]], np.float32),
+        "i8": np.array([-128, 127], np.int8),
+        "u8": np.array([[0], [255]], np.uint8),
         "i32": np.array([-(2**31), 7], np.int32),
         "empty": np.zeros((2, 0, 3), np.float32),
     }
@@ -129,6 +142,29 @@ def test_embeddings_and_counts() -> None:
     assert encoded.embeddings.dtype == np.float32
     assert (encoded.num_tokens.tolist(), encoded.num_tokens_total.tolist()) == ([3, 3], [3, 9])
     assert encoded.truncated.tolist() == [False, True]
+
+
+def test_int8_says_its_range() -> None:
+    """With what was clipped of each text; float embeddings have none."""
+    head = {"model": "fake", "num_tokens": [3, 3], "num_tokens_total": [3, 3], "truncated": [False, False]}
+    head["quantization"] = {"range": 0.5, "clipped": [0, 2]}
+    arrays = {"embeddings": np.array([[1, -127], [127, 0]], np.int8)}
+    content = safetensors.numpy.save(arrays, metadata={"response": json.dumps(head)})
+    encoded = parse_encoded(httpx.Response(200, content=content))
+    assert encoded.embeddings.dtype == np.int8
+    assert encoded.embeddings.tolist() == [[1, -127], [127, 0]]
+    assert encoded.quantization is not None
+    assert (encoded.quantization.range, encoded.quantization.clipped.tolist()) == (0.5, [0, 2])
+    assert parse_encoded(answer_encode({"texts": ["1"]})).quantization is None
+
+
+def test_heads_are_read() -> None:
+    """Arrays, and pairs of layer and head."""
+    found = parse_head_distances(answer_heads({"texts": ["1", "cut 2"]}))
+    assert (found.model, found.heads, found.order, found.explained) == ("fake", [(0, 0), (0, 1)], [1, 0], 1.0)
+    np.testing.assert_array_equal(found.distances, 1 - np.eye(2))
+    assert found.layout.tolist() == [[-0.5, 0.0], [0.5, 0.0]]
+    assert (found.num_tokens.tolist(), found.truncated.tolist()) == ([3, 3], [False, True])
 
 
 def attention_answer(parts: dict[str, Any], arrays: dict[str, Any]) -> httpx.Response:
