@@ -100,8 +100,8 @@ class Tokenizer:
         if name is None:
             return ""
         if name not in self.config.prompts:
-            known = ", ".join(sorted(self.config.prompts)) or "none"
-            raise PromptError(f"the model has no prompt of this name; its prompts: {known}", param=param)
+            known = ", ".join(sorted(self.config.prompts))
+            raise PromptError(f"no prompt has this name. Available prompts: [{known}]", param=param)
         return self.config.prompts[name]
 
     def encode(

@@ -78,6 +78,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     summary="The same, by that model",
 )
 @router.post("/", include_in_schema=False)
+@router.post("/models/{name}", include_in_schema=False)  # to a client that is given a model's address, this is its /
 async def embed_texts(request: Request) -> Response:
     """Encode texts or token ids."""
     started = time.perf_counter()

@@ -371,7 +371,7 @@ def test_an_unknown_prompt_is_refused() -> None:
     with pytest.raises(PromptError, match="document, query") as caught:
         make(prompts=PROMPTS).prompt("passage", None)
     assert caught.value.param == "prompt_name"
-    with pytest.raises(PromptError, match="none"):
+    with pytest.raises(PromptError, match=r"prompts: \[\]"):
         make().prompt("query", None)
 
 

@@ -161,7 +161,10 @@ def test_an_empty_window(embedder: Embedder) -> None:
 
 @pytest.mark.parametrize(
     ("how", "words"),
-    [({"dimensions": 17}, "dimensions must be from 1 to 16, not 17"), ({"prompt_name": "q"}, "its prompts: query")],
+    [
+        ({"dimensions": 17}, "dimensions must be from 1 to 16, not 17"),
+        ({"prompt_name": "q"}, "Available prompts: .query."),
+    ],
 )
 def test_what_the_model_has_not_is_wrong_usage(embedder: Embedder, how: dict[str, Any], words: str) -> None:
     """More dimensions, another prompt: found before anything is read."""

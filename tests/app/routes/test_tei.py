@@ -19,7 +19,7 @@ from tests.tiny import make_bert_folder
 
 pytestmark = pytest.mark.anyio
 
-EMBED_PATHS = ("/embed", "/", "/models/tiny/embed")
+EMBED_PATHS = ("/embed", "/", "/models/tiny/embed", "/models/tiny")
 TEXTS = ["The cat sat on the mat.", "A dog barked!", "hello world"]
 LONG = "the cat " + "dog " * 100  # 104 tokens, the tiny model reads 32
 MARKER = "MARKER7"
@@ -48,7 +48,9 @@ def assert_error(response: httpx.Response, status: int, kind: str, *parts: str) 
 
 @pytest.mark.parametrize("path", EMBED_PATHS)
 async def test_texts_become_a_list_of_vectors(server: Served, path: str) -> None:
-    """Always a list of lists, for one text too; as /encode gives them. Clients of the Hub post to / itself."""
+    """Always a list of lists, for one text too; as /encode gives them. Clients of the Hub post to the
+    address itself.
+    """
     many = await ask(server, path, inputs=TEXTS)
     np.testing.assert_allclose(many, server.embedder.encode(TEXTS), atol=1e-6)
     np.testing.assert_allclose(await ask(server, path, inputs=TEXTS[0]), many[:1], atol=1e-6)
@@ -209,7 +211,7 @@ async def test_nothing_is_400_empty(server: Served, path: str, body: dict[str, A
         ("/embed", {"inputs": "a", "dimensions": 17}, ["dimensions", "17", "16"]),
         ("/embed", {"inputs": "a", "truncate": "yes"}, ["truncate"]),
         ("/embed", {"inputs": "a", "truncation_direction": MARKER}, ["truncation_direction"]),
-        ("/embed", {"inputs": "a", "prompt_name": MARKER}, ["prompt_name", "passage, query"]),
+        ("/embed", {"inputs": "a", "prompt_name": MARKER}, ["prompt_name", "Available prompts: [passage, query]"]),
         ("/embed", {"inputs": [5], "prompt_name": "query"}, ["prompt_name"]),
         ("/embed_all", {"inputs": 5}, ["inputs"]),
         ("/decode", {"ids": [5, -1]}, ["ids:", "-1"]),
@@ -249,7 +251,7 @@ async def test_a_model_is_named_by_the_path(serve: Serve, tmp_path: Path, route:
         assert_error(await answer(f"/models/{MARKER}/{route}"), 404, "Validation", "first, second")
 
 
-@pytest.mark.parametrize("path", ["/embed", "/embed_all", "/decode", "/", "/models/tiny/embed"])
+@pytest.mark.parametrize("path", ["/embed", "/embed_all", "/decode", "/", "/models/tiny/embed", "/models/tiny"])
 async def test_errors_before_the_route_have_the_shape_too(serve: Serve, path: str) -> None:
     """Malformed JSON, another content type, too many bytes, a wrong verb."""
     async with serve(max_body_bytes=100, viewer=False) as server:
