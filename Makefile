@@ -14,14 +14,16 @@ MODEL ?= all-MiniLM-L6-v2
 PIP := -m pip --disable-pip-version-check --no-input --quiet --quiet
 SOURCES := app eyeline model training tests $(wildcard bench)
 
-# One environment a job: the server's own (no test tools, no transformers), the developer's, the oracles', and the one
-# that trains (the server's, with plots and Parquet files).
+# One environment a job: the server's own (no test tools, no transformers), the developer's, the oracles', the one that
+# trains (the server's, with plots and Parquet files), and that of other servers' clients, which need no torch.
 RUNTIME := .venv-runtime
 DEV := .venv
 ORACLE := .venv-oracle
 TRAINING := .venv-training
+CLIENTS := .venv-clients
 
-.PHONY: help setup weights serve test check check-long check-gpu bench bench-viewer train-demo image fix lock clean
+.PHONY: help setup weights serve test check check-clients check-long check-gpu bench bench-viewer train-demo image fix \
+	lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -32,9 +34,9 @@ setup: $(DEV)/.ready ## the developer's environment, .venv (quick when nothing c
 # what is there; `make clean` gives a fresh start.
 %/.locked:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
-	@echo "making $* (torch, then $(filter %.txt,$^))"
+	@echo "making $* ($(if $(TORCH),torch and )$(filter %.txt,$^))"
 	@[ -x $*/bin/python ] || $(PYTHON) -m venv $*
-	@$*/bin/python $(PIP) install $(if $(TORCH_INDEX_URL),--index-url '$(TORCH_INDEX_URL)') '$(TORCH)'
+	@[ -z '$(TORCH)' ] || $*/bin/python $(PIP) install $(if $(TORCH_INDEX_URL),--index-url '$(TORCH_INDEX_URL)') '$(TORCH)'
 	@$*/bin/python $(PIP) install --require-hashes --no-deps -r $(filter %.txt,$^)
 	@touch $@
 
@@ -46,6 +48,8 @@ $(RUNTIME)/.locked: requirements/runtime.txt
 $(DEV)/.locked: requirements/dev.txt
 $(ORACLE)/.locked: requirements/oracle.txt
 $(TRAINING)/.locked: requirements/training.txt
+$(CLIENTS)/.locked: requirements/clients.txt
+$(CLIENTS)/.locked: override TORCH :=
 .SECONDARY: $(RUNTIME)/.locked $(DEV)/.locked $(ORACLE)/.locked $(TRAINING)/.locked
 
 weights: $(RUNTIME)/.ready ## fetch all-MiniLM-L6-v2 into weights/, which tests and benchmarks compare with (MODEL=NAME: another)
@@ -55,10 +59,13 @@ serve: $(RUNTIME)/.ready ## start the server on 127.0.0.1:8080, set-up included;
 	@exec $(RUNTIME)/bin/eyeline serve $(ARGS)
 
 test: $(DEV)/.ready weights ## unit and end-to-end tests
-	@$(DEV)/bin/pytest -m "not oracle and not cuda and not browser and not fuzz" $(ARGS)
+	@$(DEV)/bin/pytest -m "not oracle and not clients and not cuda and not browser and not fuzz" $(ARGS)
 
-check: ## all that must pass before a change lands: lint, types, tests, oracles, browser, fuzz, container
+check: ## all that must pass before a change lands: lint, types, tests, oracles, clients, browser, fuzz, container
 	@PYTHON='$(PYTHON)' .ci/check.sh
+
+check-clients: $(RUNTIME)/.ready $(CLIENTS)/.locked weights ## other servers' clients against a running server
+	@$(CLIENTS)/bin/pytest -m clients tests/clients $(ARGS)
 
 check-long: $(DEV)/.ready weights ## end-to-end tests at soak size, by hand (about an hour)
 	@TEST_SCALE=100 $(DEV)/bin/pytest -m e2e $(ARGS)
@@ -96,7 +103,8 @@ lock: ## write requirements/*.txt anew from pyproject.toml (UPGRADE=--upgrade fo
 	@$(COMPILE) --constraint requirements/runtime.txt --extra dev --extra training --output-file requirements/dev.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra training --output-file requirements/training.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra oracle --output-file requirements/oracle.txt
+	@$(COMPILE) --constraint requirements/runtime.txt --extra clients --output-file requirements/clients.txt
 
 clean: ## remove environments and caches; weights/ stays
-	@rm -rf $(RUNTIME) $(DEV) $(ORACLE) $(TRAINING) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(RUNTIME) $(DEV) $(ORACLE) $(TRAINING) $(CLIENTS) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find app eyeline model training tests -name __pycache__ -type d -prune -exec rm -rf {} +

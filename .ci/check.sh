@@ -31,7 +31,8 @@ stage() {
 
 environments() {
   # Side by side: unpacking is bound by one core, downloading by the network.
-  make --jobs=2 PYTHON="$PYTHON" .venv/.ready .venv-runtime/.ready .venv-oracle/.ready && make weights
+  make --jobs=2 PYTHON="$PYTHON" .venv/.ready .venv-runtime/.ready .venv-oracle/.ready .venv-clients/.locked &&
+    make weights
 }
 
 lint() {
@@ -69,9 +70,10 @@ container() {
 stage set-up environments
 stage lint lint
 stage types .venv/bin/mypy
-stage unit .venv/bin/pytest -m "not e2e and not oracle and not cuda and not browser and not fuzz"
+stage unit .venv/bin/pytest -m "not e2e and not oracle and not clients and not cuda and not browser and not fuzz"
 stage end-to-end .venv/bin/pytest -m e2e
 stage oracles .venv-oracle/bin/pytest -m oracle tests/oracle
+stage clients .venv-clients/bin/pytest -m clients tests/clients
 stage browser .venv/bin/pytest -m browser
 stage fuzz .venv/bin/pytest -m fuzz
 stage container container
