@@ -9,30 +9,30 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from model.attention import Attend, attend_fused
-from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.folder import DenseConfig, ModelFolder, read_json
-from model.formats import Format, Sources, weight_and_bias
+from model.formats import Format, RawConfig, Sources, weight_and_bias
 from model.formats.registry import find_format
-from model.heads import Classifier, Dense
+from model.heads import Classifier, ClassifierConfig, Dense
 from model.linear import pack_linear_layers
 
 log = logging.getLogger("eyeline.model")
 
+Described = TypeVar("Described")
+
 COMMON_PREFIXES = ("0.auto_model.", "auto_model.", "model.", "module.")
 """What wrappers put before a family's own names."""
-
-CLASSIFIER_SUFFIX = "ForSequenceClassification"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LoadedEncoder:
         kernel for that.
     format : Format
     classifier : Classifier or None
-        In float32; only where ``config.json`` names a ``...ForSequenceClassification`` architecture.
+        In float32; where the folder has labels.
     num_parameters : int
     ignored_keys : tuple of str
         Tensors that are known and not used.
@@ -88,13 +88,14 @@ def load_encoder(
     config_file = folder.transformer / "config.json"
     files = tensor_files(folder.transformer)
     found = find_format(folder.config, str(config_file))
-    config = _encoder_config(found, folder, config_file)
+    config = _described(found.encoder_config, folder, config_file)
+    head = _classifier_config(found, folder, config_file)
     tensors = {_strip(key, found): (key, file) for key, file in files.items()}
     if len(tensors) != len(files):
         raise CheckpointError(f"{folder.transformer}: two tensors have the same name once prefixes are removed")
     sources = found.sources(config)
-    head = _classifier_sources(found, folder)
-    ignored = _check_keys(found, sources | head, tensors)
+    head_sources = {} if head is None else _classifier_sources(head)
+    ignored = _check_keys(found, [*sources.values(), *head_sources.values()], tensors)
     with torch.device("meta"):
         encoder = Encoder(config, attend)
     reader = _Reader(tensors)
@@ -107,30 +108,29 @@ def load_encoder(
         pack_linear_layers(encoder)
     if ignored:
         log.info("%s: %d tensors are known and not used, such as %s", folder.path, len(ignored), ignored[0])
-    classifier = _load_classifier(found, head, config.hidden_size, reader, device)
     num_parameters = sum(tensor.numel() for tensor in state.values())
+    classifier = None
+    if head is not None and folder.labels is not None:
+        with torch.device("meta"):
+            classifier = Classifier(head, config.hidden_size, len(folder.labels.names))
+        _load_head(classifier, head_sources, reader, device)
+        num_parameters += sum(parameter.numel() for parameter in classifier.parameters())
     return LoadedEncoder(encoder, found, classifier, num_parameters, ignored)
 
 
-def _classifier_sources(found: Format, folder: ModelFolder) -> Sources:
-    """Map the classification head's parameters, if the folder has a head that can be run here."""
-    architectures = folder.config.get("architectures") or ()
-    if found.classifier is None or not any(str(name).endswith(CLASSIFIER_SUFFIX) for name in architectures):
-        return {}
-    return weight_and_bias("dense", found.classifier.dense) | weight_and_bias("out", found.classifier.out)
-
-
-def _load_classifier(
-    found: Format, head: Sources, hidden_size: int, reader: _Reader, device: torch.device
-) -> Classifier | None:
-    """Load the classification head, in float32."""
-    if found.classifier is None or not head:
+def _classifier_config(found: Format, folder: ModelFolder, file: Path) -> ClassifierConfig | None:
+    """Let the family read the classification head of a folder that has labels."""
+    if folder.labels is None:
         return None
-    num_labels = reader[head["out.bias"][0]].shape[0]
-    with torch.device("meta"):
-        classifier = Classifier(hidden_size, num_labels, found.classifier.activation)
-    classifier.load_state_dict(_read_state(classifier, head, reader, torch.float32, device), strict=True, assign=True)
-    return classifier.eval().requires_grad_(requires_grad=False)
+    if found.classifier is None:
+        raise CheckpointError(f"{file}: a {found.name} model with a classification head is not supported")
+    return _described(found.classifier, folder, file)
+
+
+def _classifier_sources(head: ClassifierConfig) -> Sources:
+    """Map every parameter of a classification head."""
+    sources = weight_and_bias("dense", head.dense, bias=head.dense_bias) | weight_and_bias("out", head.out)
+    return sources | (weight_and_bias("norm", head.norm, bias=head.norm_bias) if head.norm else {})
 
 
 def load_dense(config: DenseConfig, device: torch.device) -> Dense:
@@ -144,15 +144,21 @@ def load_dense(config: DenseConfig, device: torch.device) -> Dense:
     with torch.device("meta"):
         dense = Dense(config.in_features, config.out_features, bias=config.bias, activation=config.activation)
     files = {key: (key, file) for key, file in tensor_files(config.folder).items()}
-    sources = {key: (key,) for key in dense.state_dict()}
+    sources: Sources = {key: (key,) for key in dense.state_dict()}
     for key, (_, file) in files.items():
         if key not in sources:
             raise CheckpointError(f"{file}: tensor {key!r} is in no list of a Dense module")
     for key in sources:
         if key not in files:
             raise CheckpointError(f"{config.folder}: tensor {key!r} is missing")
-    dense.load_state_dict(_read_state(dense, sources, _Reader(files), torch.float32, device), strict=True, assign=True)
-    return dense.eval().requires_grad_(requires_grad=False)
+    _load_head(dense, sources, _Reader(files), device)
+    return dense
+
+
+def _load_head(head: nn.Module, sources: Sources, reader: _Reader, device: torch.device) -> None:
+    """Load what stands on the encoder, in float32."""
+    head.load_state_dict(_read_state(head, sources, reader, torch.float32, device), strict=True, assign=True)
+    head.eval().requires_grad_(requires_grad=False)
 
 
 def verify_checksums(folder: Path) -> None:
@@ -218,10 +224,10 @@ def _keys(file: Path) -> list[str]:
         raise CheckpointError(f"{file} is truncated or no safetensors file: {error}") from error
 
 
-def _encoder_config(found: Format, folder: ModelFolder, file: Path) -> EncoderConfig:
-    """Let the family read ``config.json``."""
+def _described(read: Callable[[RawConfig], Described], folder: ModelFolder, file: Path) -> Described:
+    """Let the family read a part of ``config.json``."""
     try:
-        return found.encoder_config(folder.config)
+        return read(folder.config)
     except KeyError as error:
         raise CheckpointError(f"{file}: field {error.args[0]!r} is missing") from error
     except (ValueError, TypeError) as error:
@@ -237,10 +243,10 @@ def _strip(key: str, found: Format) -> str:
 
 
 def _check_keys(
-    found: Format, sources: Mapping[str, tuple[str, ...]], tensors: Mapping[str, tuple[str, Path]]
+    found: Format, sources: Sequence[tuple[str, ...]], tensors: Mapping[str, tuple[str, Path]]
 ) -> tuple[str, ...]:
     """Refuse missing and unknown tensors; return the known ones that are not used."""
-    required = {key for keys in sources.values() for key in keys}
+    required = {key for keys in sources for key in keys}
     for key in sorted(required):
         if key not in tensors:
             file = next(iter(tensors.values()))[1] if tensors else "the checkpoint"

@@ -38,15 +38,24 @@ from model.errors import (
     CheckpointError,
     DimensionsError,
     ExplanationError,
+    ModelKindError,
 )
 from model.folder import ModelFolder, read_folder, read_tokenizer
 from model.heads import Dense
+from model.labels import ModelKind
 from model.maps import Units, units_among
 from model.pooling import POOLING_FUNCTIONS, Pooling, Spans, finish
 from model.similarity import Projection, WideArray, similarity_map
 from model.tokenizer import SpecialTokens, Text, Tokenizer, TokenizerConfig
 
 ATTENTION_PATHS: dict[Literal["fused", "explicit"], Attend] = {"fused": attend_fused, "explicit": attend_explicit}
+
+INSTEAD: dict[ModelKind, str] = {
+    "embedding": "an embedding model, which gives no scores: ask for embeddings, as at /encode or /embed",
+    "classifier": "a classifier, which gives scores of labels: ask /predict",
+    "reranker": "a reranker, which gives scores of pairs: ask /rerank or /predict",
+}
+"""What each kind of model is there for."""
 
 _SHORTEST_MAX_LENGTH = 3
 """A model must read at least one token between its special tokens."""
@@ -61,9 +70,14 @@ class ModelInfo:
     folder : Path
     format : str
         Checkpoint family.
+    kind : ModelKind
+    labels : tuple of str
+        Of a classification head, in the order of its logits.
     num_parameters, num_ignored_tensors : int
     dimensions, hidden_size, num_hidden_layers, num_attention_heads, vocab_size, max_length : int
+        A model that gives no embeddings has 0 dimensions.
     pooling : str
+        What an embedding, or the classification head, is made of.
     dtype, device : str
     threads : int
     special_tokens : str
@@ -73,6 +87,8 @@ class ModelInfo:
 
     folder: Path
     format: str
+    kind: ModelKind
+    labels: tuple[str, ...]
     num_parameters: int
     num_ignored_tensors: int
     dimensions: int
@@ -112,16 +128,20 @@ class Embedder:
     ) -> None:
         self.tokenizer = tokenizer
         self.config = loaded.encoder.config
+        self.labels = folder.labels
         self.pooling: Pooling = folder.pooling
         self.device = device
         self._encoder = loaded.encoder
         self._dense = tuple(dense)
         self._classifier = loaded.classifier
-        self.dimensions: int = folder.dense[-1].out_features if folder.dense else self.config.hidden_size
+        width = folder.dense[-1].out_features if folder.dense else self.config.hidden_size
+        self.dimensions: int = 0 if loaded.classifier else width
         parameter = next(self._encoder.parameters())
         self.info = ModelInfo(
             folder=folder.path,
             format=loaded.format.name,
+            kind=folder.labels.kind if folder.labels else "embedding",
+            labels=folder.labels.names if folder.labels else (),
             num_parameters=loaded.num_parameters,
             num_ignored_tensors=len(loaded.ignored_keys),
             dimensions=self.dimensions,
@@ -130,7 +150,7 @@ class Embedder:
             num_attention_heads=self.config.num_attention_heads,
             vocab_size=self.config.vocab_size,
             max_length=tokenizer.max_length,
-            pooling=folder.pooling.mode,
+            pooling=loaded.classifier.config.pooling if loaded.classifier else folder.pooling.mode,
             dtype=str(parameter.dtype).removeprefix("torch."),
             device=str(device),
             threads=torch.get_num_threads(),
@@ -204,10 +224,11 @@ class Embedder:
         Raises
         ------
         InputError
-            If a text, the prompt or ``dimensions`` cannot be served.
+            If a text, the prompt or ``dimensions`` cannot be served, or the model gives no embeddings.
         FloatingPointError
             If an embedding is not finite.
         """
+        self.check_kind("embedding")
         many: Sequence[Text] = [texts] if isinstance(texts, str) else texts
         spec = OutputSpec(normalize=normalize, dimensions=self.check_dimensions(dimensions))
         inputs = self.tokenizer.encode(many, prompt=self.tokenizer.prompt(prompt_name, prompt), truncate=truncate)
@@ -276,12 +297,29 @@ class Embedder:
         return embeddings
 
     def _logits(self, hidden_states: Tensor, batch: PackedBatch, specs: Sequence[OutputSpec]) -> FloatArray:
-        """Run the classification head on the first tokens: (B, labels) in packed order; empty where nobody asked."""
+        """Run the classification head: (B, labels) in packed order; empty where nobody asked."""
         if not any(spec.logits for spec in specs):
             return np.empty((0, 0), dtype=np.float32)
         if self._classifier is None:
             raise ValueError("logits were asked for, and the model folder has no classification head that is run here")
-        return _to_array(self._classifier(hidden_states[list(batch.starts)].float()))
+        whole = Spans.of(batch.starts, batch.lengths, [0] * len(batch.lengths))
+        return _to_array(self._classifier(POOLING_FUNCTIONS[self._classifier.config.pooling](hidden_states, whole)))
+
+    @property
+    def own_output(self) -> OutputSpec:
+        """What the model is there for: an embedding, or the logits of its labels."""
+        return OutputSpec() if self.labels is None else OutputSpec(pooled=False, logits=True)
+
+    def check_kind(self, *kinds: ModelKind, param: str = "model") -> None:
+        """Refuse what only models of these kinds give.
+
+        Raises
+        ------
+        ModelKindError
+            With the kind that this model is, and what to ask of it.
+        """
+        if self.info.kind not in kinds:
+            raise ModelKindError(f"this model is {INSTEAD[self.info.kind]}", param=param)
 
     def check_dimensions(self, dimensions: int | None, *, param: str = "dimensions") -> int | None:
         """Return ``dimensions`` if the model has as many.

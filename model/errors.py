@@ -7,6 +7,7 @@
     └── InputError               the caller's input cannot be encoded: names the field, the limit, the value
         ├── TextTooLongError     more characters or tokens than allowed, and truncation was refused
         ├── TokenIdError         a token id outside the vocabulary
+        ├── ModelKindError       something that only another kind of model gives
         ├── PairError            a pair of texts, and the model was not made for pairs
         ├── PromptError          an unknown prompt name
         ├── DimensionsError      more dimensions than the model has
@@ -53,6 +54,10 @@ class TextTooLongError(InputError):
 
 class TokenIdError(InputError):
     """A token id that is not in the vocabulary."""
+
+
+class ModelKindError(InputError):
+    """An embedding of a model that scores, or a score of a model that embeds."""
 
 
 class PairError(InputError):

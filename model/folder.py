@@ -18,6 +18,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from model.errors import CheckpointError
 from model.heads import HEAD_ACTIVATIONS, HeadActivation
+from model.labels import Labels, read_labels
 from model.pooling import POOLING_FUNCTIONS, Pooling, PoolingMode
 
 log = logging.getLogger("eyeline.model")
@@ -49,6 +50,8 @@ class ModelFolder:
         Where ``config.json`` and the weights are; a sub-folder in some older models.
     config : mapping
         ``config.json``.
+    labels : Labels or None
+        Of a sequence classifier, which ``config.json`` alone makes a folder; its embedding means nothing.
     pooling : Pooling
     dense : tuple of DenseConfig
         In the order in which they run.
@@ -62,6 +65,7 @@ class ModelFolder:
     path: Path
     transformer: Path
     config: Mapping[str, Any]
+    labels: Labels | None
     pooling: Pooling
     dense: tuple[DenseConfig, ...]
     max_length: int | None
@@ -110,11 +114,14 @@ def read_folder(path: Path) -> ModelFolder:
     transformer = path / next((where for kind, where in modules if kind == "Transformer"), "")
     sentence = _read_optional_json(transformer / "sentence_bert_config.json")
     prompts, default_prompt_name = _prompts(path / "config_sentence_transformers.json")
+    config = read_json(transformer / "config.json")
+    labels = read_labels(config, transformer / "config.json")
     return ModelFolder(
         path=path,
         transformer=transformer,
-        config=read_json(transformer / "config.json"),
-        pooling=_pooling(path, modules),
+        config=config,
+        labels=labels,
+        pooling=Pooling() if labels is not None else _pooling(path, modules),
         dense=tuple(_dense(path / where) for kind, where in modules if kind == "Dense"),
         max_length=_max_length(transformer, sentence),
         lowercase=bool(sentence.get("do_lower_case", False)),

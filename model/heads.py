@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from model.pooling import PoolingMode
 
 HeadActivation = Literal["identity", "tanh", "relu", "gelu", "sigmoid", "silu"]
 
@@ -21,24 +24,54 @@ HEAD_ACTIVATIONS: dict[HeadActivation, Callable[[Tensor], Tensor]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ClassifierConfig:
+    """The head of a sequence classifier, before its labels.
+
+    Attributes
+    ----------
+    dense, out : str
+        Stripped names of the two linear layers in the checkpoint, without ``.weight`` and ``.bias``.
+    activation : HeadActivation
+        Between them.
+    dense_bias : bool
+    norm : str or None
+        Stripped name of a layer norm behind the activation.
+    norm_eps : float
+    norm_bias : bool
+    pooling : PoolingMode
+        What the head reads of a text.
+    """
+
+    dense: str
+    out: str
+    activation: HeadActivation
+    dense_bias: bool = True
+    norm: str | None = None
+    norm_eps: float = 1e-5
+    norm_bias: bool = True
+    pooling: PoolingMode = "cls"
+
+
 class Classifier(nn.Module):
-    """Two linear layers with an activation between them, on the first token of a text.
+    """Two linear layers with an activation, and in some families a norm, between them.
 
     Parameters
     ----------
+    config : ClassifierConfig
     hidden_size, num_labels : int
-    activation : HeadActivation
     """
 
-    def __init__(self, hidden_size: int, num_labels: int, activation: HeadActivation) -> None:
+    def __init__(self, config: ClassifierConfig, hidden_size: int, num_labels: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.config = config
+        self.dense = nn.Linear(hidden_size, hidden_size, bias=config.dense_bias)
+        self.norm = nn.LayerNorm(hidden_size, config.norm_eps, bias=config.norm_bias) if config.norm else nn.Identity()
         self.out = nn.Linear(hidden_size, num_labels)
-        self.activation = activation
 
-    def forward(self, first_tokens: Tensor) -> Tensor:
+    def forward(self, pooled: Tensor) -> Tensor:
         """Map (B, D) to logits (B, num_labels)."""
-        logits: Tensor = self.out(HEAD_ACTIVATIONS[self.activation](self.dense(first_tokens)))
+        logits: Tensor = self.out(self.norm(HEAD_ACTIVATIONS[self.config.activation](self.dense(pooled))))
         return logits
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,10 @@ def make_bert_folder(
     prompts: Mapping[str, str] | None = None,
     default_prompt_name: str | None = None,
     seed: int = 0,
+    labels: Sequence[str] = (),
     **changes: Any,
 ) -> Path:
-    """Write a model folder as sentence-transformers does.
+    """Write a model folder as sentence-transformers does, or as transformers does where there are labels.
 
     Parameters
     ----------
@@ -56,6 +57,8 @@ def make_bert_folder(
     default_prompt_name : str, optional
     seed : int
         Of the weights: two folders of one seed are alike.
+    labels : sequence of str
+        Of a classification head: it is then a classifier, or with one label a reranker.
     **changes
         Fields of ``config.json`` that differ from :data:`CONFIG`.
 
@@ -64,7 +67,8 @@ def make_bert_folder(
     Path
         ``path``.
     """
-    config = {**CONFIG, **changes}
+    named = {"id2label": dict(enumerate(labels)), "architectures": ["BertForSequenceClassification"]}
+    config = {**CONFIG, **(named if labels else {}), **changes}
     path.mkdir(parents=True, exist_ok=True)
     save_file(make_bert_tensors(config, seed), path / "model.safetensors", metadata={"format": "pt"})
     make_wordpiece_tokenizer().save(str(path / "tokenizer.json"))
@@ -85,6 +89,8 @@ def make_bert_folder(
             "default_prompt_name": default_prompt_name,
         },
     }
+    if labels:
+        del files["modules.json"], files["1_Pooling/config.json"]
     for name, content in files.items():
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_text(json.dumps(content))
@@ -113,6 +119,8 @@ def make_bert_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, NDA
         products[f"{layer}.intermediate.dense"] = (inner, hidden)
         products[f"{layer}.output.dense"] = (hidden, inner)
         norms += [f"{layer}.attention.output.LayerNorm", f"{layer}.output.LayerNorm"]
+    if "id2label" in config:
+        products |= {"pooler.dense": (hidden, hidden), "classifier": (len(config["id2label"]), hidden)}
     for name, (rows, columns) in products.items():
         tensors[f"{name}.weight"] = normal(rows, columns, spread=1.3 / columns**0.5)
         tensors[f"{name}.bias"] = normal(rows, spread=0.3)

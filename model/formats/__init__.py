@@ -27,30 +27,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from model.config import EncoderConfig
-from model.heads import HeadActivation
+from model.heads import ClassifierConfig
 
 RawConfig = Mapping[str, Any]
 """A checkpoint's ``config.json``, parsed."""
 
 Sources = dict[str, tuple[str, ...]]
 """Our parameter name -> the checkpoint's names, stacked along the first axis in this order."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClassifierKeys:
-    """Where a family keeps the head of its sequence classifiers: two linear layers on the first token.
-
-    Attributes
-    ----------
-    dense, out : str
-        Stripped names of the two layers, without ``.weight`` and ``.bias``.
-    activation : HeadActivation
-        Between them.
-    """
-
-    dense: str
-    out: str
-    activation: HeadActivation
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +55,9 @@ class Format:
         EncoderConfig -> every parameter of the encoder and where it comes from. All are required.
     ignored : tuple of str
         Regular expressions, matched against the whole stripped key: tensors that are known and not used.
-    classifier : ClassifierKeys or None
-        The head of the family's ``...ForSequenceClassification`` models, where it can be run here.
+    classifier : callable or None
+        ``config.json`` -> the head of the family's ``...ForSequenceClassification`` models, where one can be run here.
+        Raises as ``encoder_config`` does.
     ranges : mapping
         Stripped key -> first value. Such a buffer may be there, and must then hold ``first, first + 1, ...``.
     """
@@ -84,7 +68,7 @@ class Format:
     encoder_config: Callable[[RawConfig], EncoderConfig]
     sources: Callable[[EncoderConfig], Sources]
     ignored: tuple[str, ...] = ()
-    classifier: ClassifierKeys | None = None
+    classifier: Callable[[RawConfig], ClassifierConfig] | None = None
     ranges: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import cast
 
 from model.config import Activation, EncoderConfig
-from model.formats import ClassifierKeys, Format, RawConfig, Sources, weight_and_bias
+from model.formats import Format, RawConfig, Sources, weight_and_bias
+from model.heads import ClassifierConfig
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
@@ -111,6 +112,6 @@ BERT = Format(
     encoder_config=encoder_config,
     sources=sources,
     ignored=HEAD_KEYS,
-    classifier=ClassifierKeys("pooler.dense", "classifier", "tanh"),
+    classifier=lambda _: ClassifierConfig("pooler.dense", "classifier", "tanh"),
     ranges={"embeddings.position_ids": 0},
 )

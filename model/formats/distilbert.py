@@ -6,8 +6,9 @@ References: Sanh et al. 2019; tensor names as in the ``DistilBertModel`` checkpo
 from __future__ import annotations
 
 from model.config import EncoderConfig
-from model.formats import ClassifierKeys, Format, RawConfig, Sources, weight_and_bias
+from model.formats import Format, RawConfig, Sources, weight_and_bias
 from model.formats.bert import activation, embedding_sources
+from model.heads import ClassifierConfig
 
 
 def encoder_config(raw: RawConfig) -> EncoderConfig:
@@ -55,7 +56,7 @@ DISTILBERT = Format(
     prefixes=("distilbert.",),
     encoder_config=encoder_config,
     sources=sources,
-    classifier=ClassifierKeys("pre_classifier", "classifier", "relu"),
+    classifier=lambda _: ClassifierConfig("pre_classifier", "classifier", "relu"),
     ignored=(
         r"vocab_transform\..*",
         r"vocab_layer_norm\..*",

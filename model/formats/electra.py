@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from model.config import EncoderConfig
-from model.formats import ClassifierKeys, Format, RawConfig, Sources, weight_and_bias
+from model.formats import Format, RawConfig, Sources, weight_and_bias
 from model.formats.bert import encoder_config as bert_config
 from model.formats.bert import sources as bert_sources
+from model.heads import ClassifierConfig
 
 
 def encoder_config(raw: RawConfig) -> EncoderConfig:
@@ -35,7 +36,7 @@ ELECTRA = Format(
     prefixes=("electra.",),
     encoder_config=encoder_config,
     sources=sources,
-    classifier=ClassifierKeys("classifier.dense", "classifier.out_proj", "gelu"),
+    classifier=lambda _: ClassifierConfig("classifier.dense", "classifier.out_proj", "gelu"),
     ignored=(
         r"discriminator_predictions\..*",
         r"generator_predictions\..*",

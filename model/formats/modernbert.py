@@ -13,6 +13,7 @@ from typing import Any
 
 from model.config import Activation, EncoderConfig, LayerConfig, RotaryConfig
 from model.formats import Format, RawConfig, Sources, weight_and_bias
+from model.heads import HEAD_ACTIVATIONS, ClassifierConfig
 
 GATED: dict[str, Activation] = {"gelu": "geglu", "silu": "swiglu", "swish": "swiglu"}
 """What the configuration calls the activated half -> what we call the whole."""
@@ -127,11 +128,34 @@ def sources(config: EncoderConfig) -> Sources:
     return found | weight_and_bias("norm", "final_norm", **norm)
 
 
+def classifier(raw: RawConfig) -> ClassifierConfig:
+    """Read the head of a ModernBertForSequenceClassification."""
+    activation = next((known for known in HEAD_ACTIVATIONS if known == raw.get("classifier_activation", "gelu")), None)
+    if activation is None:
+        raise ValueError(
+            f"classifier_activation {raw['classifier_activation']!r} is not supported, only {sorted(HEAD_ACTIVATIONS)}"
+        )
+    pooling = raw.get("classifier_pooling", "cls")
+    if pooling not in ("cls", "mean"):
+        raise ValueError(f"classifier_pooling {pooling!r} is not supported, only ['cls', 'mean']")
+    return ClassifierConfig(
+        "head.dense",
+        "classifier",
+        activation,
+        dense_bias=raw.get("classifier_bias", False),
+        norm="head.norm",
+        norm_eps=raw.get("norm_eps", 1e-5),
+        norm_bias=raw.get("norm_bias", False),
+        pooling=pooling,
+    )
+
+
 MODERNBERT = Format(
     name="ModernBERT",
     model_types=("modernbert",),
     prefixes=("model.",),
     encoder_config=encoder_config,
     sources=sources,
+    classifier=classifier,
     ignored=(r"head\..*", r"decoder\..*", r"classifier\..*"),
 )

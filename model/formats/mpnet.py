@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import cast
 
 from model.config import EncoderConfig
-from model.formats import ClassifierKeys, Format, RawConfig, Sources, weight_and_bias
+from model.formats import Format, RawConfig, Sources, weight_and_bias
 from model.formats.bert import HEAD_KEYS, activation, embedding_sources
+from model.heads import ClassifierConfig
 
 PADDING_ID = 1
 """The padding id that positions are counted from. The model fixes it, whatever ``pad_token_id`` says."""
@@ -73,7 +74,7 @@ MPNET = Format(
     prefixes=("mpnet.",),
     encoder_config=encoder_config,
     sources=sources,
-    classifier=ClassifierKeys("classifier.dense", "classifier.out_proj", "tanh"),
+    classifier=lambda _: ClassifierConfig("classifier.dense", "classifier.out_proj", "tanh"),
     ignored=(*HEAD_KEYS, r"qa_outputs\..*"),
     ranges={"embeddings.position_ids": 0},
 )

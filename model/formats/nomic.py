@@ -14,6 +14,7 @@ from typing import cast
 from model.config import Activation, EncoderConfig, LayerConfig, RotaryConfig
 from model.formats import Format, RawConfig, Sources, weight_and_bias
 from model.formats.modernbert import gated_activation, rotary_config
+from model.heads import ClassifierConfig
 
 ACTIVATIONS: dict[str, Activation] = {"swiglu": "swiglu", "geglu": "geglu", "gelu": "gelu"}
 """``activation_function`` of the authors' configuration -> what we call it."""
@@ -167,4 +168,5 @@ NOMIC_BERT = Format(
     encoder_config=encoder_config,
     sources=sources,
     ignored=(r"pooler\..*", r"cls\..*", r"classifier\..*"),
+    classifier=lambda _: ClassifierConfig("pooler.dense", "classifier", "tanh"),
 )

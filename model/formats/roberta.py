@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from model.config import EncoderConfig
-from model.formats import ClassifierKeys, Format, RawConfig
+from model.formats import Format, RawConfig
 from model.formats.bert import HEAD_KEYS, sources
 from model.formats.bert import encoder_config as bert_config
+from model.heads import ClassifierConfig
 
 
 def encoder_config(raw: RawConfig) -> EncoderConfig:
@@ -32,7 +33,7 @@ ROBERTA = Format(
     prefixes=("roberta.",),
     encoder_config=encoder_config,
     sources=sources,
-    classifier=ClassifierKeys("classifier.dense", "classifier.out_proj", "tanh"),
+    classifier=lambda _: ClassifierConfig("classifier.dense", "classifier.out_proj", "tanh"),
     ignored=(*HEAD_KEYS, r"qa_outputs\..*"),
     ranges={"embeddings.position_ids": 0},
 )

@@ -216,7 +216,49 @@ def test_known_tensors_beside_the_encoder_are_counted(folder: Path, caplog: pyte
     assert Embedder.load(folder, threads=1).info.num_ignored_tensors == 2
 
 
+HEAD: Tensors = {
+    "bert.pooler.dense.weight": torch.ones(16, 16),
+    "bert.pooler.dense.bias": torch.zeros(16),
+    "classifier.weight": torch.ones(3, 16),
+    "classifier.bias": torch.zeros(3),
+}
+LABELS = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b", "2": "c"}}
+
+
+def test_a_classification_head_is_loaded_where_the_architecture_has_one(tmp_path: Path) -> None:
+    """In float32 whatever the encoder is in, and counted; of any other architecture the same tensors are ignored."""
+    tensors = bert_tensors() | HEAD
+    loaded = load(write_bert(tmp_path / "head", tensors=tensors, **LABELS), torch.bfloat16)
+    assert loaded.classifier is not None
+    assert {parameter.dtype for parameter in loaded.classifier.parameters()} == {torch.float32}
+    assert loaded.ignored_keys == ()
+    assert loaded.num_parameters == sum(tensor.numel() for tensor in tensors.values())
+    other = load(write_bert(tmp_path / "other", tensors=tensors, architectures=["BertModel"]))
+    assert other.classifier is None
+    assert len(other.ignored_keys) == len(HEAD)
+
+
 # --- what does not ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "left_out", "words"),
+    [
+        ({}, "classifier.bias", ["classifier.bias", "missing"]),
+        ({"id2label": {"0": "a"}}, "", ["classifier.weight", "(3, 16)", "(1, 16)"]),
+        ({"id2label": {"0": "a", "7": "b"}}, "", ["config.json", "id2label"]),
+    ],
+)
+def test_a_head_that_does_not_fit_is_refused(
+    tmp_path: Path, changes: dict[str, object], left_out: str, words: list[str]
+) -> None:
+    """A tensor that is missing, and labels that are not as many as the head's; with the tensor, the file, the field."""
+    tensors = {key: tensor for key, tensor in (bert_tensors() | HEAD).items() if key != left_out}
+    folder = write_bert(tmp_path / "head", tensors=tensors, **{**LABELS, **changes})
+    with pytest.raises(CheckpointError) as caught:
+        load(folder)
+    for word in words:
+        assert word in str(caught.value)
 
 
 @pytest.mark.parametrize("key", [QUERY, "embeddings.LayerNorm.bias", "encoder.layer.0.output.dense.bias"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from model.errors import (
     AttentionSelectionError,
     DimensionsError,
     ExplanationError,
+    ModelKindError,
     PromptError,
     TextTooLongError,
 )
+from model.labels import ModelKind
 from tests.model.answers import MINILM, cosines, minilm_answers
 from tests.model.folders import CONFIG, bert_tensors, write_bert, write_dense, write_json, write_modules
+from tests.tiny import make_bert_folder
 
 TEXTS = ["the cat sat", "dog", "", "the dog sat. the cat sat!", "a b c d e f g", "cat"]
 
@@ -443,6 +447,54 @@ def test_a_model_without_maps_says_so(folder: Path) -> None:
     assert embedder.encode("the cat").shape == (1, 16)
 
 
+# --- classification heads ---
+
+
+def test_a_classifier_gives_logits_and_no_embedding(tmp_path: Path) -> None:
+    """Its own output is logits, one per label, the same alone and in a batch; asked for an embedding it says what it
+    is, and what it is there for.
+    """
+    embedder = Embedder.load(make_bert_folder(tmp_path / "model", labels=("a", "b", "c")), dtype="float32", threads=1)
+    info = embedder.info
+    assert (info.kind, info.labels, info.dimensions, info.pooling) == ("classifier", ("a", "b", "c"), 0, "cls")
+    inputs = embedder.tokenizer.encode(["the cat", ("the cat", "a dog barked"), "a"])
+    together = embedder.run(inputs, [embedder.own_output] * len(inputs))
+    for item, row in zip(inputs, together, strict=True):
+        assert row.embedding is None
+        assert row.logits is not None
+        assert row.logits.shape == (3,)
+        [alone] = embedder.run([item], [embedder.own_output])
+        assert alone.logits is not None
+        np.testing.assert_allclose(row.logits, alone.logits, rtol=0, atol=1e-5)
+    with pytest.raises(ModelKindError, match=r"a classifier.*/predict") as caught:
+        embedder.encode("the cat")
+    assert caught.value.param == "model"
+
+
+@pytest.mark.parametrize(("labels", "kind"), [((), "embedding"), (("a",), "reranker"), (("a", "b"), "classifier")])
+def test_each_kind_refuses_what_is_of_another(tmp_path: Path, labels: tuple[str, ...], kind: ModelKind) -> None:
+    """And takes what is its own, whatever else would be taken."""
+    embedder = Embedder.load(make_bert_folder(tmp_path / "model", labels=labels), dtype="float32", threads=1)
+    kinds: set[ModelKind] = {"embedding", "classifier", "reranker"}
+    embedder.check_kind(kind)
+    embedder.check_kind(*sorted(kinds))
+    others = sorted(kinds - {kind})
+    with pytest.raises(ModelKindError, match=kind):
+        embedder.check_kind(*others, param="dimensions")
+
+
+def test_a_classifier_gives_the_attention_of_a_pair(tmp_path: Path) -> None:
+    """Beside its logits, and without changing a bit of them."""
+    embedder = Embedder.load(make_bert_folder(tmp_path / "model", labels=("a",)), dtype="float32", threads=1)
+    inputs = embedder.tokenizer.encode([("the cat", "a dog")])
+    spec = replace(embedder.own_output, attention=embedder.select_attention("all", "all"))
+    [asked], [plain] = embedder.run(inputs, [spec]), embedder.run(inputs, [embedder.own_output])
+    assert asked.maps is not None
+    assert asked.maps.shape == (2, 2, 7, 7)
+    np.testing.assert_allclose(asked.maps.sum(-1), 1, atol=1e-5)
+    np.testing.assert_array_equal(asked.logits, plain.logits)  # type: ignore[arg-type]
+
+
 # --- loading ---
 
 
@@ -452,6 +504,8 @@ def test_info_says_what_was_loaded(folder: Path) -> None:
     assert info == ModelInfo(
         folder=folder,
         format="BERT",
+        kind="embedding",
+        labels=(),
         num_parameters=sum(tensor.numel() for tensor in bert_tensors().values()),
         num_ignored_tensors=0,
         dimensions=16,

@@ -1,4 +1,4 @@
-"""Claims about the Dense module, against its formula in plain Python."""
+"""Claims about the Dense module and the classifier, against their formulas in plain Python."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from model.heads import HEAD_ACTIVATIONS, Dense, HeadActivation
+from model.heads import HEAD_ACTIVATIONS, Classifier, ClassifierConfig, Dense, HeadActivation
 
 FORMULAS = {
     "identity": lambda x: x,
@@ -39,3 +39,28 @@ def test_dense_is_a_product_then_an_activation(activation: HeadActivation, bias:
         for row, b in zip(weight, shift, strict=True)
     ]
     torch.testing.assert_close(dense(torch.tensor([x])), torch.tensor([expected]), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dense_bias", [True, False])
+@pytest.mark.parametrize("norm", [None, "head.norm"])
+def test_a_classifier_is_dense_activation_norm_out(norm: str | None, dense_bias: bool) -> None:
+    """Logits = V n(act(W x + b)) + c, where n is a layer norm or nothing."""
+    torch.manual_seed(0)
+    config = ClassifierConfig("d", "o", "tanh", dense_bias=dense_bias, norm=norm, norm_eps=0.1, norm_bias=False)
+    head = Classifier(config, hidden_size=3, num_labels=2)
+    assert "norm.bias" not in head.state_dict()
+    x = [0.7, -1.3, 2.1]
+    shift = head.dense.bias.tolist() if dense_bias else [0.0] * 3
+    hidden = [
+        math.tanh(sum(w * v for w, v in zip(row, x, strict=True)) + b)
+        for row, b in zip(head.dense.weight.tolist(), shift, strict=True)
+    ]
+    if norm is not None:
+        mean = sum(hidden) / 3
+        deviation = math.sqrt(sum((value - mean) ** 2 for value in hidden) / 3 + 0.1)
+        hidden = [(value - mean) / deviation for value in hidden]  # the norm's own weight is 1 where nothing trained it
+    expected = [
+        sum(w * v for w, v in zip(row, hidden, strict=True)) + b
+        for row, b in zip(head.out.weight.tolist(), head.out.bias.tolist(), strict=True)
+    ]
+    torch.testing.assert_close(head(torch.tensor([x])), torch.tensor([expected]), rtol=0, atol=1e-6)

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 import transformers
 
-from model.contract import EncodeInput, OutputSpec
+from model.contract import EncodeInput
 from model.embedder import Embedder
 from tests.oracle.families import FAMILIES
-from tests.oracle.tiny import TOLERANCE, Answer, Family, assert_same, load, random_inputs, reference, run, save
+from tests.oracle.tiny import Answer, Family, assert_same, load, random_inputs, reference, run, save
 
 pytestmark = pytest.mark.oracle
 
@@ -76,37 +75,3 @@ def test_head_checkpoint(family: Family, head: str, tmp_path: Path) -> None:
     rows = run(embedder, inputs, built.config)
     for row, answer in zip(rows, reference(built, family, inputs), strict=True):
         assert_same(row, answer)
-
-
-CLASSIFIERS = [
-    pytest.param(family, head, id=head)
-    for family in FAMILIES
-    for head in family.heads
-    if head.endswith("ForSequenceClassification") and not head.startswith(("Nomic", "ModernBert"))
-]
-
-
-@pytest.mark.parametrize(("family", "head"), CLASSIFIERS)
-def test_classifier_logits(family: Family, head: str, tmp_path: Path) -> None:
-    """The logits of a sequence classifier are transformers' own, whether or not an embedding is asked for as well."""
-    built = family.build(head)
-    embedder = load(save(built, tmp_path, family.specials))
-    inputs = random_inputs(family, seed=5)[:5]
-
-    rows = embedder.run(inputs, [OutputSpec(logits=True, pooled=index % 2 == 0) for index in range(len(inputs))])
-
-    for row, item in zip(rows, inputs, strict=True):
-        types = {"token_type_ids": torch.tensor([item.token_type_ids])} if family.has_token_types else {}
-        with torch.inference_mode():
-            expected = built(input_ids=torch.tensor([item.input_ids]), **types).logits[0].numpy()
-        assert row.logits is not None
-        assert abs(row.logits - expected).max() < TOLERANCE
-
-
-def test_no_classifier(tmp_path: Path) -> None:
-    """Logits of a model without a head are refused in words, not answered with nothing."""
-    family = FAMILIES[0]
-    embedder = load(save(family.build(), tmp_path, family.specials))
-
-    with pytest.raises(ValueError, match="no classification head"):
-        embedder.run(random_inputs(family)[:1], [OutputSpec(logits=True)])

@@ -51,3 +51,14 @@ def test_refusals(field: str, value: object, message: str) -> None:
     """A value that cannot be served is refused with its field and itself."""
     with pytest.raises(ValueError, match=message):
         MODERNBERT.encoder_config({**RAW, field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("classifier_activation", "gelu_new"), ("classifier_pooling", "max"), ("classifier_pooling", 1)],
+)
+def test_heads_that_are_not_built_here(field: str, value: object) -> None:
+    """Are refused with the field and the value."""
+    assert MODERNBERT.classifier is not None
+    with pytest.raises(ValueError, match=f"{field} {value!r}"):
+        MODERNBERT.classifier({**RAW, field: value})
