@@ -71,6 +71,7 @@ async def explain(service: Service, request: SimilarityRequest, *, route: str) -
 async def _explain(service: Service, request: SimilarityRequest, route: str) -> Explained:
     model = service.find_model(request.model)
     embedder = model.embedder
+    embedder.check_kind("embedding")
     embedder.check_explainable()
     dimensions = embedder.check_dimensions(request.dimensions)
     texts = [text for pair in request.pairs or () for text in pair]

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
+import numpy as np
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
@@ -211,18 +212,17 @@ def warm_up(embedder: Embedder, batch_tokens: int) -> float:
     text = embedder.tokenizer.from_ids([0] * length)
     batch = [text] * max(1, batch_tokens // length)
     for inputs in ([text], batch):
-        embedder.run(inputs, [OutputSpec()] * len(inputs))
+        embedder.run(inputs, [embedder.own_output] * len(inputs))
     started = time.perf_counter()
-    embedder.run(batch, [OutputSpec()] * len(batch))
+    embedder.run(batch, [embedder.own_output] * len(batch))
     return len(batch) * length / (time.perf_counter() - started)
 
 
 def _check_output(embedder: Embedder) -> None:
     """Refuse a model that gives NaN for a plain text: its weights or the number type are unusable."""
-    try:
-        embedder.encode("Eyeline")
-    except FloatingPointError as error:
-        raise CheckpointError(f"{embedder.info.folder}: the model's output for a plain text is not finite") from error
+    [row] = embedder.run(embedder.tokenizer.encode(["Eyeline"]), [embedder.own_output])
+    if not all(np.isfinite(found).all() for found in (row.embedding, row.logits) if found is not None):
+        raise CheckpointError(f"{embedder.info.folder}: the model's output for a plain text is not finite")
 
 
 def _batch_tokens(settings: Settings, embedder: Embedder) -> int:

@@ -29,7 +29,9 @@ def describe_server() -> dict[str, Any]:
 
 def describe_model(model: ServedModel) -> dict[str, Any]:
     """Describe the tensors that a model takes and gives; -1 is what depends on the request."""
-    shapes: dict[OutputName, tuple[str, list[int]]] = {"embedding": ("FP32", [-1, model.embedder.info.dimensions])}
+    shapes: dict[OutputName, tuple[str, list[int]]] = {}
+    if model.embedder.info.kind == "embedding":
+        shapes["embedding"] = "FP32", [-1, model.embedder.info.dimensions]
     if model.embedder.gives_attention:
         shapes["attention"] = "FP32", [-1, -1, -1, -1, -1]
     shapes |= {"num_tokens": ("INT32", [-1]), "num_tokens_total": ("INT32", [-1]), "truncated": ("BOOL", [-1])}

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from app.errors import AttentionTooLargeError, InvalidRequestError, TooManyTextsError
 from app.limits import Limits
 from app.naming import naming
 from app.schemas.oip import INPUT, OIPInferRequest, OIPInput
-from app.service import Encoded, Service
+from app.service import Encoded, Service, stack
 from app.tensors import decode_texts
 from model.contract import AttentionSelection, OutputSpec
 
@@ -103,6 +101,8 @@ async def infer(service: Service, request: OIPInferRequest, texts: Sequence[str]
     plain = request.plain(texts, name)
     with naming(plain.rename):
         model = service.find_model(name)
+        if "embedding" in wanted:
+            model.embedder.check_kind("embedding")
         dimensions = model.embedder.check_dimensions(plain.dimensions)
         selection = None
         if "attention" in wanted:
@@ -112,10 +112,9 @@ async def infer(service: Service, request: OIPInferRequest, texts: Sequence[str]
             num_tokens = [item.num_tokens for item in inputs]
             model.batcher.check_size(len(num_tokens), sum(num_tokens))
             check_padded(selection, num_tokens, service.limits, as_list=not wanted["attention"])
-        spec = OutputSpec(normalize=plain.normalize, dimensions=dimensions, attention=selection)
+        spec = OutputSpec(model.embedder.info.kind == "embedding", normalize=plain.normalize, dimensions=dimensions, attention=selection)
         rows, timings = await service.run(model, inputs, [spec] * len(inputs), tokenize_seconds, route)
-        embeddings = np.stack([row.embedding for row in rows if row.embedding is not None])
-        return Encoded(model, inputs, embeddings, rows, selection, timings)
+        return Encoded(model, inputs, stack(rows), rows, selection, timings)
 
 
 def check_padded(selection: AttentionSelection, num_tokens: Sequence[int], limits: Limits, *, as_list: bool) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-import numpy as np
-
 from app.limits import check_token_states, check_whole
 from app.naming import naming
 from app.plain import PlainRequest, check
-from app.service import INLINE_CHARACTERS, Encoded, Service, Timings, Tokenized
+from app.service import INLINE_CHARACTERS, Encoded, Service, Timings, Tokenized, stack
 from model.contract import OutputSpec
 from model.output_dtype import check_output_dtype
 
@@ -26,6 +24,7 @@ async def embed(service: Service, request: PlainRequest, *, route: str) -> Encod
     with naming(request.rename):
         check(request)
         model = service.find_model(request.model)
+        model.embedder.check_kind("embedding")
         dimensions = model.embedder.check_dimensions(request.dimensions)
         check_output_dtype(request.output_dtype, dimensions or model.embedder.dimensions, normalize=request.normalize)
         inputs, tokenize_seconds = await service.tokenize_texts(model, request.texts, request, details=False)
@@ -35,9 +34,7 @@ async def embed(service: Service, request: PlainRequest, *, route: str) -> Encod
             check_token_states(num_tokens, model.embedder.info.hidden_size, service.limits)
         spec = OutputSpec(not states, request.normalize, dimensions, token_states=states)
         rows, timings = await service.run(model, inputs, [spec] * len(inputs), tokenize_seconds, route)
-        found = [row.embedding for row in rows if row.embedding is not None]
-        embeddings = np.stack(found) if found else np.empty((0, 0), dtype=np.float32)
-        return Encoded(model, inputs, embeddings, rows, None, timings)
+        return Encoded(model, inputs, stack(rows), rows, None, timings)
 
 
 async def tokenize_whole(service: Service, request: PlainRequest) -> tuple[Tokenized, list[str]]:

@@ -76,6 +76,7 @@ class Encoded:
     model : ServedModel
     inputs : list of EncodeInput
     embeddings : array, shape (texts, dimensions), float32
+        0 dimensions where none was asked for.
     rows : list of Row
     selection : AttentionSelection or None
         Of the texts whose rows have attention.
@@ -144,6 +145,8 @@ class Service:
             See ``app/errors.py``.
         """
         model = self.find_model(request.model)
+        if request.attention is None or request.output_dtype != "float32":
+            model.embedder.check_kind("embedding")  # of any other, attention may be asked for by itself
         texts: Sequence[Text] = [request.texts] if isinstance(request.texts, str) else request.texts
         dimensions = model.embedder.check_dimensions(request.dimensions)
         check_output_dtype(request.output_dtype, dimensions or model.embedder.dimensions, normalize=request.normalize)
@@ -157,6 +160,7 @@ class Service:
             check_attention(selection, {index: inputs[index] for index in sorted(asked)}, self.limits, as_list=as_list)
         specs = [
             OutputSpec(
+                pooled=model.embedder.info.kind == "embedding",
                 normalize=request.normalize,
                 dimensions=dimensions,
                 attention=selection if index in asked else None,
@@ -164,8 +168,7 @@ class Service:
             for index in range(len(inputs))
         ]
         rows, timings = await self.run(model, inputs, specs, tokenize_seconds, route)
-        embeddings = np.stack([row.embedding for row in rows if row.embedding is not None])
-        return Encoded(model, inputs, embeddings, rows, selection, timings)
+        return Encoded(model, inputs, stack(rows), rows, selection, timings)
 
     async def similarity(self, request: SimilarityRequest, *, route: str) -> Encoded:
         """Encode the texts of a comparison; those of pairs one after the other, a1, b1, a2, b2, ..."""
@@ -174,13 +177,13 @@ class Service:
 
     async def _similarity(self, request: SimilarityRequest, route: str) -> Encoded:
         model = self.find_model(request.model)
+        model.embedder.check_kind("embedding")
         texts = request.texts or [text for pair in request.pairs or () for text in pair]
         dimensions = model.embedder.check_dimensions(request.dimensions)
         inputs, tokenize_seconds = await self.tokenize_texts(model, texts, request, details=False)
         specs = [OutputSpec(dimensions=dimensions)] * len(inputs)
         rows, timings = await self.run(model, inputs, specs, tokenize_seconds, route)
-        embeddings = np.stack([row.embedding for row in rows if row.embedding is not None])
-        return Encoded(model, inputs, embeddings, rows, None, timings)
+        return Encoded(model, inputs, stack(rows), rows, None, timings)
 
     async def tokenize(self, request: TokenizeRequest) -> Tokenized:
         """Tokenize the texts of a request."""
@@ -280,6 +283,12 @@ class Service:
                     limit=self.limits.max_text_characters,
                     actual=characters,
                 )
+
+
+def stack(rows: Sequence[Row]) -> FloatArray:
+    """Stack the embeddings of rows: (texts, dimensions), or (texts, 0) where the rows have none."""
+    found = [row.embedding for row in rows if row.embedding is not None]
+    return np.stack(found) if found else np.empty((len(rows), 0), dtype=np.float32)
 
 
 def record(model: ServedModel, inputs: Sequence[EncodeInput], timings: Timings, route: str) -> None:

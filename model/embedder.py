@@ -327,7 +327,11 @@ class Embedder:
         Raises
         ------
         DimensionsError
+        ModelKindError
+            If it gives no embeddings.
         """
+        if dimensions is not None:
+            self.check_kind("embedding", param=param)
         if dimensions is not None and not 1 <= dimensions <= self.dimensions:
             raise DimensionsError(
                 f"dimensions must be from 1 to {self.dimensions}, not {dimensions}",

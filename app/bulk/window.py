@@ -14,7 +14,14 @@ from app.bulk.rows import BadRow, TextRow
 from model.batch import cut_by_tokens
 from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
 from model.embedder import Embedder
-from model.errors import DimensionsError, InputError, OutputDtypeError, PromptError, TextTooLongError
+from model.errors import (
+    DimensionsError,
+    InputError,
+    ModelKindError,
+    OutputDtypeError,
+    PromptError,
+    TextTooLongError,
+)
 from model.head_statistics import STATISTICS
 from model.output_dtype import check_output_dtype
 
@@ -81,17 +88,18 @@ class WindowEncoder:
     Raises
     ------
     BulkUsageError
-        If the model has no such prompt, not as many dimensions, or no embeddings of that number type.
+        If the model gives no embeddings, none of so many dimensions or of that number type, or has no such prompt.
     """
 
     def __init__(self, embedder: Embedder, options: BulkOptions, limits: BulkLimits) -> None:
         self._embedder, self._options, self._limits = embedder, options, limits
         try:
+            embedder.check_kind("embedding")
             dimensions = embedder.check_dimensions(options.dimensions)
             all_dimensions = dimensions or embedder.dimensions
             check_output_dtype(options.output_dtype, all_dimensions, normalize=options.normalize)
             self.prompt = embedder.tokenizer.prompt(options.prompt_name, options.prompt)
-        except (DimensionsError, OutputDtypeError, PromptError) as error:
+        except (DimensionsError, ModelKindError, OutputDtypeError, PromptError) as error:
             raise BulkUsageError(str(error)) from error
         self._selection: AttentionSelection | None = None
         if options.attention_stats:

@@ -7,11 +7,12 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 
 from app.schemas.encode import MAX_PROMPT_CHARACTERS
-from app.schemas.info import Health, InfoResponse, ServedModelInfo
+from app.schemas.info import EmbeddingType, Health, InfoResponse, LabelledType, ServedModelInfo
 from app.schemas.tei import TeiErrorResponse
 from app.service import ServedModel
 from app.state import ServerState, service_of, state_of
 from app.version import VERSION
+from model.embedder import ModelInfo
 
 router = APIRouter(tags=["operation"])
 
@@ -64,7 +65,7 @@ def _info(request: Request, name: str | None) -> InfoResponse:
     return InfoResponse(
         model_id=model.name,
         model_dtype=described.dtype,
-        model_type={"embedding": {"pooling": described.pooling}},
+        model_type={described.kind: _model_type(described)},
         served_model_name=model.name,
         max_concurrent_requests=model.limits.max_queue_texts,
         max_input_length=described.max_length,
@@ -100,10 +101,22 @@ def _health(status: str, code: int) -> Response:
     return Response(f'{{"status":"{status}"}}\n', code, media_type="application/json")
 
 
+def _model_type(info: ModelInfo) -> EmbeddingType | LabelledType:
+    """Describe a model as text-embeddings-inference does."""
+    if info.kind == "embedding":
+        return EmbeddingType(pooling=info.pooling)
+    numbered = list(enumerate(info.labels))
+    return LabelledType(
+        id2label={str(index): label for index, label in numbered}, label2id={label: index for index, label in numbered}
+    )
+
+
 def _model_info(model: ServedModel) -> ServedModelInfo:
     info = model.embedder.info
     return ServedModelInfo(
         name=model.name,
+        kind=info.kind,
+        labels=list(info.labels),
         format=info.format,
         dimensions=info.dimensions,
         max_length=info.max_length,

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from model.labels import ModelKind
+
 
 class Health(BaseModel):
     """Answer of the health routes."""
@@ -17,10 +19,12 @@ class ServedModelInfo(BaseModel):
     """One served model."""
 
     name: str
+    kind: ModelKind = Field(description="What it gives: embeddings, scores of labels, or scores of pairs.")
+    labels: list[str] = Field(description="Of a classifier or a reranker, in the order of its logits.")
     format: str = Field(description="Checkpoint family.")
-    dimensions: int
+    dimensions: int = Field(description="Of an embedding; 0 where the model gives none.")
     max_length: int = Field(description="Tokens that are read of a text, special tokens included.")
-    pooling: str
+    pooling: str = Field(description="What an embedding, or the classification head, is made of.")
     hidden_size: int
     num_hidden_layers: int
     num_attention_heads: int
@@ -34,13 +38,26 @@ class ServedModelInfo(BaseModel):
     attention: bool = Field(description="Whether attention maps can be asked for.")
 
 
+class EmbeddingType(BaseModel):
+    """What text-embeddings-inference says of a model that embeds."""
+
+    pooling: str
+
+
+class LabelledType(BaseModel):
+    """What it says of a classifier or a reranker."""
+
+    id2label: dict[str, str]
+    label2id: dict[str, int]
+
+
 class InfoResponse(BaseModel):
     """Answer of ``/info``; the first fields are those that text-embeddings-inference clients read."""
 
     model_id: str
     model_sha: str | None = Field(None, description="Always null.")
     model_dtype: str
-    model_type: dict[str, dict[str, str]]
+    model_type: dict[ModelKind, EmbeddingType | LabelledType]
     served_model_name: str
     max_concurrent_requests: int = Field(description="Texts that may wait, for each model.")
     max_input_length: int

@@ -92,6 +92,20 @@ def test_what_a_text_costs() -> None:
 # ---- warming up
 
 
+@pytest.mark.parametrize("labels", [("a",), ("a", "b")])
+def test_models_that_score_are_loaded_and_warmed_up(tmp_path: Path, labels: tuple[str, ...]) -> None:
+    """With their own output; one that is not finite stops the start."""
+    folder = make_bert_folder(tmp_path / "model", labels=labels)
+    [model] = load_models(make_settings(folder))
+    assert warm_up(model.embedder, batch_tokens=64) > 0
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    tensors["classifier.bias"][:] = 3e38
+    tensors["classifier.weight"][:] = 3e38
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="not finite"):
+        load_models(make_settings(folder))
+
+
 def test_warm_up_runs_one_text_and_full_batches(tiny_folder: Path) -> None:
     """One text, then twice a batch of the whole budget; what comes back is a speed."""
     embedder = RecordingEmbedder.load(tiny_folder, dtype="float32", device="cpu", threads=1)

@@ -170,3 +170,10 @@ def test_what_the_model_has_not_is_wrong_usage(embedder: Embedder, how: dict[str
     """More dimensions, another prompt: found before anything is read."""
     with pytest.raises(BulkUsageError, match=words):
         make_encoder(embedder, **how)
+
+
+def test_a_model_without_embeddings_is_wrong_usage(tmp_path: Path) -> None:
+    """Found before anything is read."""
+    reranker = Embedder.load(make_bert_folder(tmp_path / "model", labels=("a",)), dtype="float32", threads=1)
+    with pytest.raises(BulkUsageError, match="this model is a reranker"):
+        make_encoder(reranker)

@@ -689,6 +689,7 @@ COVERED_ELSEWHERE = {
     "empty_input": "tests/app/routes/test_openai.py",
     "answer_too_large": "tests/app/routes/test_tei.py",
     "explanation_not_supported": "tests/app/routes/test_explain.py",
+    "wrong_model_kind": "tests/app/routes/test_kinds.py",
 }
 
 

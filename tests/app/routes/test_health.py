@@ -97,6 +97,8 @@ async def test_info_is_a_superset_of_teis(server: Served) -> None:
     [model] = body["models"]
     assert model == {
         "name": "tiny",
+        "kind": "embedding",
+        "labels": [],
         "format": "BERT",
         "dimensions": 16,
         "max_length": 32,
