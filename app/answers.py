@@ -127,11 +127,17 @@ def write_encoded(encoded: Encoded, request: EncodeRequest, form: Form) -> bytes
             if row.attention is not None:
                 parts = attention_arrays(row.attention, request.attention.dtype)
                 arrays |= {f"attention.{index}.{name}": array for name, array in parts.items()}
+    return write_binary(body, arrays, form)
+
+
+def write_binary(
+    body: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], form: Literal["safetensors", "npz"]
+) -> bytes:
+    """Write arrays, and everything else as JSON beside them."""
     if form == "safetensors":
-        return safetensors.numpy.save(arrays, metadata={"response": dumps(body).decode()})
+        return safetensors.numpy.save(dict(arrays), metadata={"response": dumps(body).decode()})
     buffer = io.BytesIO()
-    arrays["response"] = np.frombuffer(dumps(body), dtype=np.uint8)
-    np.savez(buffer, allow_pickle=False, **arrays)
+    np.savez(buffer, allow_pickle=False, **arrays, response=np.frombuffer(dumps(body), dtype=np.uint8))
     return buffer.getvalue()
 
 

@@ -39,6 +39,7 @@ from model.errors import (
     AttentionNotSupportedError,
     AttentionSelectionError,
     CheckpointError,
+    ChunkingError,
     DimensionsError,
     ExplanationError,
     ModelKindError,
@@ -47,6 +48,7 @@ from model.errors import (
     PromptError,
     TextTooLongError,
     TokenIdError,
+    TooManyChunksError,
 )
 
 
@@ -178,6 +180,8 @@ ANSWERS: Mapping[type[Exception], Answer] = {
     PromptError: Answer(422, "unknown_prompt", "Unknown prompt"),
     DimensionsError: Answer(422, "dimensions_out_of_range", "Dimensions out of range"),
     OutputDtypeError: Answer(422, "output_dtype_not_possible", "Output dtype not possible"),
+    ChunkingError: Answer(422, "chunks_not_possible", "Chunks not possible"),
+    TooManyChunksError: Answer(413, "too_many_chunks", "Too many chunks"),
     AttentionSelectionError: Answer(422, "attention_out_of_range", "Layer or head out of range"),
     AttentionNotSupportedError: Answer(501, "attention_not_supported", "Attention not supported"),
     ExplanationError: Answer(501, "explanation_not_supported", "Explanation not supported"),

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,12 +24,8 @@ from app.limits import Limits, check_attention
 from app.metrics import ModelMetrics
 from app.naming import name_in_pairs, naming
 from app.plain import PlainRequest
-from app.schemas.encode import (
-    AttentionOptions,
-    EncodeRequest,
-    TextOptions,
-    TokenizeRequest,
-)
+from app.schemas.body import TextOptions
+from app.schemas.encode import AttentionOptions, EncodeRequest, TokenizeRequest
 from app.schemas.similarity import SimilarityRequest
 from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSpec, Row
 from model.embedder import Embedder
@@ -36,6 +33,8 @@ from model.errors import TextTooLongError
 from model.output_dtype import check_output_dtype
 from model.tokenizer import Text, TokenIds
 from model.truncation import Side
+
+T = TypeVar("T")
 
 INLINE_CHARACTERS = 4_000
 """Up to so many characters are tokenized on the event loop (a few hundred microseconds); more go to a thread."""
@@ -214,26 +213,32 @@ class Service:
         details: bool,
         whole: bool = False,
     ) -> tuple[list[EncodeInput], float]:
-        """Turn texts into ids, off the event loop when they are long; returns the seconds it took as well."""
+        """Turn texts into ids; returns the seconds it took as well."""
         self.check_texts(texts)
         tokenizer = model.embedder.tokenizer
         prompt = tokenizer.prompt(options.prompt_name, options.prompt)
         truncate = options.truncate
         side: Side = options.side if isinstance(options, PlainRequest) else "right"
-        started = self._clock()
 
         def encode() -> list[EncodeInput]:
             return tokenizer.encode(texts, prompt=prompt, truncate=truncate, side=side, whole=whole, details=details)
 
+        return await self.tokenizing(texts, prompt, encode)
+
+    async def tokenizing(
+        self, texts: Sequence[Text | TokenIds], prompt: str, tokenize: Callable[[], T]
+    ) -> tuple[T, float]:
+        """Tokenize texts, off the event loop when they are long; returns the seconds it took as well."""
+        started = self._clock()
         characters = sum(map(_num_characters, texts)) + len(prompt) * len(texts)
         if characters <= INLINE_CHARACTERS:
-            inputs = encode()
+            found = tokenize()
         elif characters <= LONG_CHARACTERS:
-            inputs = await asyncio.to_thread(encode)
+            found = await asyncio.to_thread(tokenize)
         else:
             async with self._long_turn:
-                inputs = await asyncio.to_thread(encode)
-        return inputs, self._clock() - started
+                found = await asyncio.to_thread(tokenize)
+        return found, self._clock() - started
 
     async def run(
         self,

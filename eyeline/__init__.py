@@ -22,12 +22,13 @@ from eyeline.errors import (
     UnexpectedAnswerError,
     UnreachableError,
 )
-from eyeline.records import Encoded, Explanation, Quantization, Similarity, TokenizedText
+from eyeline.records import ChunkedText, Encoded, Explanation, Quantization, Similarity, TokenizedText
 from eyeline.retry import RetryPolicy
 
 __all__ = [
     "AnswerError",
     "AsyncClient",
+    "ChunkedText",
     "Client",
     "DeadlineExceededError",
     "Encoded",

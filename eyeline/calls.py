@@ -9,25 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Generic, Literal, TypeVar
 
 import httpx
-import numpy as np
 
 from eyeline.attention_records import HeadDistances, TextAttention
-from eyeline.errors import UnexpectedAnswerError
+from eyeline.merge import merge_chunks, merge_encoded, merge_lists, merge_similarities
 from eyeline.options import (
     AttentionOptions,
+    ChunkOptions,
     EncodeOptions,
     TextOptions,
     VectorOptions,
     attention_fields,
+    chunk_fields,
     text_fields,
 )
-from eyeline.records import Encoded, Quantization, Similarity, Text, TokenizedText
+from eyeline.records import ChunkedText, Encoded, Similarity, Text, TokenizedText
 from eyeline.replies import (
     parse_attention,
+    parse_chunks,
     parse_encoded,
     parse_head_distances,
     parse_health,
@@ -131,7 +132,20 @@ def encode_operation(texts: str | Iterable[Text], options: EncodeOptions, size: 
         Call("/encode", _reader(parse_encoded, first, len(part)), {"texts": part} | fields, SAFETENSORS)
         for first, part in split(_listed(texts), size, "texts")
     ]
-    return Operation(calls, _merge_encoded)
+    return Operation(calls, merge_encoded)
+
+
+def chunks_operation(
+    texts: str | Iterable[str], unit: Literal["token", "sentence"], size: int, options: ChunkOptions, max_texts: int
+) -> Operation[list[ChunkedText], list[ChunkedText]]:
+    """Build what ``encode_chunks`` sends."""
+    fields, chunks = chunk_fields(options)
+    fields["chunks"] = {"unit": unit, "size": size} | chunks
+    calls = [
+        Call("/encode", _reader(parse_chunks, first, len(part)), {"texts": part} | fields, SAFETENSORS)
+        for first, part in split(_listed(texts), max_texts, "texts")
+    ]
+    return Operation(calls, merge_chunks)
 
 
 def attention_operation(
@@ -144,7 +158,7 @@ def attention_operation(
         Call("/encode", _reader(parse_attention, first, len(part)), {"texts": part} | fields, SAFETENSORS)
         for first, part in split(_listed(texts), 1, "texts")
     ]
-    return Operation(calls, _merge_lists)
+    return Operation(calls, merge_lists)
 
 
 def attention_heads_operation(
@@ -166,7 +180,7 @@ def tokenize_operation(
         Call("/tokenize", _reader(parse_tokenized, first, len(part)), {"texts": part} | fields)
         for first, part in split(_listed(texts), size, "texts")
     ]
-    return Operation(calls, _merge_lists)
+    return Operation(calls, merge_lists)
 
 
 def similarity_operation(
@@ -201,7 +215,7 @@ def similarity_operation(
     calls = [
         Call("/similarity", _reader(parse_similarity, first, len(part)), {name: part} | fields) for first, part in parts
     ]
-    return Operation(calls, _merge_similarities)
+    return Operation(calls, merge_similarities)
 
 
 def info_operation() -> Operation[dict[str, Any], dict[str, Any]]:
@@ -249,45 +263,3 @@ def _num_bytes(item: object, param: str) -> int:
         return len(_dumps(item)) + 1  # the comma
     except UnicodeEncodeError:
         raise ValueError(f"{param} is no text: it holds a lone surrogate") from None
-
-
-def _one_model(names: Iterable[str]) -> str:
-    """Refuse to mix models: behind one address there may be several servers, and a new version on its way."""
-    different = sorted(set(names))
-    if len(different) > 1:
-        raise UnexpectedAnswerError(f"different models answered: {', '.join(different)}")
-    return different[0]
-
-
-def _merge_encoded(parts: Sequence[Encoded]) -> Encoded:
-    lengths = sorted({part.embeddings.shape[1] for part in parts})
-    if len(lengths) > 1:
-        raise UnexpectedAnswerError(f"embeddings of different lengths were answered: {', '.join(map(str, lengths))}")
-    return Encoded(
-        model=_one_model(part.model for part in parts),
-        embeddings=np.concatenate([part.embeddings for part in parts]),
-        num_tokens=np.concatenate([part.num_tokens for part in parts]),
-        num_tokens_total=np.concatenate([part.num_tokens_total for part in parts]),
-        truncated=np.concatenate([part.truncated for part in parts]),
-        quantization=_merge_quantization([part.quantization for part in parts if part.quantization is not None]),
-    )
-
-
-def _merge_quantization(parts: Sequence[Quantization]) -> Quantization | None:
-    """Put counts together; the range is that of the dimensions, which are the same."""
-    return Quantization(parts[0].range, np.concatenate([part.clipped for part in parts])) if parts else None
-
-
-def _merge_lists(parts: Sequence[list[P]]) -> list[P]:
-    return list(chain.from_iterable(parts))
-
-
-def _merge_similarities(parts: Sequence[Similarity]) -> Similarity:
-    explanations = [part.explanations for part in parts if part.explanations is not None]
-    return Similarity(
-        model=_one_model(part.model for part in parts),
-        similarities=np.concatenate([part.similarities for part in parts]),
-        num_tokens=np.concatenate([part.num_tokens for part in parts]),
-        truncated=np.concatenate([part.truncated for part in parts]),
-        explanations=list(chain.from_iterable(explanations)) if explanations else None,
-    )

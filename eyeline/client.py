@@ -14,14 +14,15 @@ from eyeline.calls import (
     HEALTH,
     attention_heads_operation,
     attention_operation,
+    chunks_operation,
     encode_operation,
     info_operation,
     similarity_operation,
     tokenize_operation,
 )
 from eyeline.errors import EyelineError, NoAnswerInTimeError
-from eyeline.options import AttentionOptions, EncodeOptions, TextOptions, VectorOptions
-from eyeline.records import Encoded, Similarity, Text, TokenizedText
+from eyeline.options import AttentionOptions, ChunkOptions, EncodeOptions, TextOptions, VectorOptions
+from eyeline.records import ChunkedText, Encoded, Similarity, Text, TokenizedText
 from eyeline.retry import RetryPolicy, described
 from eyeline.sender import Sender, Wait
 from eyeline.settings import DEFAULT_URL, POLL_SECONDS, ClientSettings
@@ -98,6 +99,40 @@ class Client:
         encoded = self._sender.run(encode_operation(texts, options, self._settings.max_texts_per_request))
         self._settings.report_truncation(encoded.truncated, "texts")
         return encoded
+
+    def encode_chunks(
+        self,
+        texts: str | Iterable[str],
+        *,
+        unit: Literal["token", "sentence"],
+        size: int,
+        **options: Unpack[ChunkOptions],
+    ) -> list[ChunkedText]:
+        """Cut long texts into chunks, and encode each chunk.
+
+        Parameters
+        ----------
+        texts : str or iterable of str
+            One text is a list of one. A long list is sent in several requests; the order stays.
+        unit : "token" or "sentence"
+        size : int
+            Units of a chunk.
+        **options
+            Those of :meth:`encode`, and ``overlap``, ``mode``, ``offset_unit``.
+
+        Returns
+        -------
+        list of ChunkedText
+            One per text.
+
+        Raises
+        ------
+        EyelineError
+        """
+        operation = chunks_operation(texts, unit, size, options, self._settings.max_texts_per_request)
+        chunked = self._sender.run(operation)
+        self._settings.report_truncation([text.truncated for text in chunked], "texts")
+        return chunked
 
     @overload  # str is an iterable of str, too: the first that fits counts
     def attention(self, texts: str, **options: Unpack[AttentionOptions]) -> TextAttention: ...  # type: ignore[overload-overlap]

@@ -22,7 +22,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+
+import httpx
+
+INDEXED = re.compile(r"(texts|pairs)\[(\d+)\]")
 
 
 class EyelineError(Exception):
@@ -138,3 +143,25 @@ BY_STATUS: Mapping[int, type[AnswerError]] = {
     504: DeadlineExceededError,
 }
 """Status -> class; any other status is an :class:`AnswerError`."""
+
+
+def answer_error(response: httpx.Response, first: int = 0) -> AnswerError:
+    """Make the exception of an error answer; one that is not Eyeline's has only a status and HTTP's own words."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        body = {}
+    param = body.get("param")
+    if isinstance(param, str):
+        param = INDEXED.sub(lambda match: f"{match[1]}[{first + int(match[2])}]", param)
+    return BY_STATUS.get(response.status_code, AnswerError)(
+        response.status_code,
+        str(body.get("detail") or response.reason_phrase or "no reason given"),
+        code=body.get("code"),
+        param=param,
+        limit=body.get("limit"),
+        actual=body.get("actual"),
+        request_id=response.headers.get("X-Request-ID"),
+    )

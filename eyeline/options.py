@@ -55,6 +55,24 @@ class EncodeOptions(VectorOptions, total=False):
     output_dtype: Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 
 
+class ChunkOptions(EncodeOptions, total=False):
+    """Of ``encode_chunks``, beside ``unit`` and ``size``.
+
+    Attributes
+    ----------
+    overlap : int
+        How many of a chunk's units the next one begins with; none by default.
+    mode : "separate" or "late"
+        Encode each chunk by itself (the default), or the text as a whole, and pool the tokens of each chunk.
+    offset_unit : "codepoint", "utf16" or "byte"
+        What ``start`` and ``end`` count; Python's strings are sliced by code points, the default.
+    """
+
+    overlap: int
+    mode: Literal["separate", "late"]
+    offset_unit: Literal["codepoint", "utf16", "byte"]
+
+
 class RolloutOptions(TypedDict, total=False):
     """How attention is multiplied through the layers."""
 
@@ -120,6 +138,13 @@ def text_fields(options: Mapping[str, Any], known: type) -> dict[str, Any]:
                 f"unexpected keyword argument {name!r}; there are {', '.join(sorted(known.__annotations__))}"
             )
     return {name: value for name, value in options.items() if value is not None}
+
+
+def chunk_fields(options: ChunkOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Part the options of a request from those of its ``chunks``."""
+    fields = text_fields(options, ChunkOptions)
+    of_request = {name: fields.pop(name) for name in EncodeOptions.__annotations__ if name in fields}
+    return of_request, fields
 
 
 def attention_fields(options: AttentionOptions) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -64,6 +64,44 @@ class Encoded:
         return len(self.embeddings)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkedText:
+    """One text in chunks; ``c`` is their number.
+
+    Attributes
+    ----------
+    model : str
+    start, end : array, shape (c,), int64
+        Where each chunk is in the text.
+    embeddings : array, shape (c, D), float32 or the ``output_dtype`` asked for
+    chunk_tokens : array, shape (c,), int64
+        Tokens of the text in each chunk.
+    chunk_truncated : array, shape (c,), bool
+        Whether a chunk alone is longer than the model reads.
+    quantization : Quantization or None
+        Of int8 and uint8.
+    num_tokens, num_tokens_total : int
+        Tokens processed for all chunks, and tokens of the text as a whole.
+    truncated : bool
+        Whether one of the chunks was cut.
+    """
+
+    model: str
+    start: IntArray
+    end: IntArray
+    embeddings: NDArray[Any]
+    chunk_tokens: IntArray
+    chunk_truncated: BoolArray
+    quantization: Quantization | None
+    num_tokens: int
+    num_tokens_total: int
+    truncated: bool
+
+    def __len__(self) -> int:
+        """Count the chunks."""
+        return len(self.start)
+
+
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """The tokens of a text, column by column; ``word`` and ``segment`` are None of special and prompt tokens."""

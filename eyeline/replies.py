@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -12,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eyeline.attention_records import HeadDistances, Maps, Rollout, SparseRows, Stats, TextAttention
-from eyeline.errors import BY_STATUS, AnswerError, UnexpectedAnswerError
+from eyeline.errors import UnexpectedAnswerError, answer_error
 from eyeline.records import (
+    ChunkedText,
     Encoded,
     ExplainedText,
     Explanation,
@@ -31,8 +31,6 @@ Arrays = dict[str, NDArray[Any]]
 
 DTYPES: Mapping[str, str] = {"F16": "<f2", "F32": "<f4", "I8": "|i1", "I32": "<i4", "U8": "|u1"}
 """The number types of ``/encode``, as safetensors names them -> as numpy does."""
-
-INDEXED = re.compile(r"(texts|pairs)\[(\d+)\]")
 
 
 def read(response: httpx.Response, parse: Callable[[httpx.Response], T], first: int = 0) -> T:
@@ -63,28 +61,6 @@ def read(response: httpx.Response, parse: Callable[[httpx.Response], T], first: 
         raise UnexpectedAnswerError(
             f"an answer that cannot be read, {len(response.content)} bytes of {kind}"
         ) from error
-
-
-def answer_error(response: httpx.Response, first: int = 0) -> AnswerError:
-    """Make the exception of an error answer; one that is not Eyeline's has only a status and HTTP's own words."""
-    try:
-        body = response.json()
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
-        body = {}
-    param = body.get("param")
-    if isinstance(param, str):
-        param = INDEXED.sub(lambda match: f"{match[1]}[{first + int(match[2])}]", param)
-    return BY_STATUS.get(response.status_code, AnswerError)(
-        response.status_code,
-        str(body.get("detail") or response.reason_phrase or "no reason given"),
-        code=body.get("code"),
-        param=param,
-        limit=body.get("limit"),
-        actual=body.get("actual"),
-        request_id=response.headers.get("X-Request-ID"),
-    )
 
 
 def read_arrays(content: bytes) -> tuple[dict[str, Any], Arrays]:
@@ -150,6 +126,26 @@ def parse_head_distances(response: httpx.Response) -> HeadDistances:
     )
 
 
+def parse_chunks(response: httpx.Response) -> list[ChunkedText]:
+    """Read an answer of ``/encode`` with chunks in safetensors."""
+    body, arrays = read_arrays(response.content)
+    return [
+        ChunkedText(
+            model=body["model"],
+            start=np.array(columns["start"], np.int64),
+            end=np.array(columns["end"], np.int64),
+            embeddings=arrays[f"chunks.{index}.embeddings"],
+            chunk_tokens=np.array(columns["num_tokens"], np.int64),
+            chunk_truncated=np.array(columns["truncated"], np.bool_),
+            quantization=_quantization(columns),
+            num_tokens=body["num_tokens"][index],
+            num_tokens_total=body["num_tokens_total"][index],
+            truncated=body["truncated"][index],
+        )
+        for index, columns in enumerate(body["chunks"])
+    ]
+
+
 def parse_tokenized(response: httpx.Response) -> list[TokenizedText]:
     """Read an answer of ``/tokenize``."""
     return [
@@ -199,15 +195,19 @@ def parse_health(response: httpx.Response) -> str:
 
 
 def _encoded(body: Mapping[str, Any], embeddings: NDArray[Any]) -> Encoded:
-    ranged = body.get("quantization")
     return Encoded(
         model=body["model"],
         embeddings=embeddings,
         num_tokens=np.array(body["num_tokens"], np.int64),
         num_tokens_total=np.array(body["num_tokens_total"], np.int64),
         truncated=np.array(body["truncated"], np.bool_),
-        quantization=ranged and Quantization(ranged["range"], np.array(ranged["clipped"], np.int64)),
+        quantization=_quantization(body),
     )
+
+
+def _quantization(body: Mapping[str, Any]) -> Quantization | None:
+    ranged = body.get("quantization")
+    return ranged and Quantization(ranged["range"], np.array(ranged["clipped"], np.int64))
 
 
 def _tokens(columns: Mapping[str, Any]) -> Tokens:

@@ -197,6 +197,8 @@ class OutputSpec:
         Scale the embedding to unit length.
     dimensions : int or None
         Keep the first so many dimensions, then (with ``normalize``) scale again: Matryoshka.
+    chunks : tuple of range, or None
+        In place of one embedding, one of each of these stretches of tokens. None of them is empty.
     token_states : bool
         The last hidden state of every token.
     logits : bool
@@ -208,6 +210,7 @@ class OutputSpec:
     pooled: bool = True
     normalize: bool = True
     dimensions: int | None = None
+    chunks: tuple[range, ...] | None = None
     token_states: bool = False
     logits: bool = False
     attention: AttentionSelection | None = None
@@ -270,6 +273,8 @@ class Row:
     Attributes
     ----------
     embedding : array, shape (dimensions,), float32, or None
+    chunks : array, shape (chunks, dimensions), float32, or None
+        In its place, where chunks were asked for.
     token_states : array, shape (L, D), float32, or None
     logits : array, shape (classes,), float32, or None
     attention : TextAttention or None
@@ -278,6 +283,7 @@ class Row:
     """
 
     embedding: FloatArray | None = None
+    chunks: FloatArray | None = None
     token_states: FloatArray | None = None
     logits: FloatArray | None = None
     attention: TextAttention | None = None

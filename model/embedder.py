@@ -271,7 +271,11 @@ class Embedder:
         rows = [Row() for _ in inputs]
         for packed, index in enumerate(batch.order):
             row, spec = rows[index], ordered[packed]
-            row.embedding = embeddings[packed]
+            found = embeddings[packed]
+            if spec.chunks is not None:
+                row.chunks = found
+            elif found is not None:
+                row.embedding = found[0].copy()
             row.logits = logits[packed].copy() if spec.logits else None
             row.attention = output.attentions[packed]
             if spec.token_states:
@@ -282,18 +286,29 @@ class Embedder:
     def _embeddings(
         self, hidden_states: Tensor, batch: PackedBatch, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]
     ) -> list[FloatArray | None]:
-        """Pool, apply the dense layers, cut and scale; one array per text in packed order."""
+        """Pool, apply the dense layers, cut and scale; for each text in packed order an array with a row a chunk."""
         prompts = [0 if self.pooling.include_prompt else inputs[index].prompt_length for index in batch.order]
-        pooled = POOLING_FUNCTIONS[self.pooling.mode](hidden_states, Spans.of(batch.starts, batch.lengths, prompts))
+        chunks = [
+            (text, chunk)
+            for text, spec in enumerate(specs)
+            for chunk in (spec.chunks if spec.chunks is not None else (range(batch.lengths[text]),))
+        ]
+        spans = Spans.of(
+            [batch.starts[text] + chunk.start for text, chunk in chunks],
+            [len(chunk) for _, chunk in chunks],
+            [max(0, prompts[text] - chunk.start) for text, chunk in chunks],
+        )
+        pooled = POOLING_FUNCTIONS[self.pooling.mode](hidden_states, spans)
         for dense in self._dense:
             pooled = dense(pooled)
         embeddings: list[FloatArray | None] = [None] * len(specs)
+        owners = np.array([text for text, _ in chunks])
         kinds = {(spec.dimensions, spec.normalize) for spec in specs if spec.pooled}
         for dimensions, normalize in kinds:
             finished = _to_array(finish(pooled, dimensions=dimensions, normalize=normalize))
-            for index, spec in enumerate(specs):
+            for text, spec in enumerate(specs):
                 if spec.pooled and (spec.dimensions, spec.normalize) == (dimensions, normalize):
-                    embeddings[index] = finished[index].copy()
+                    embeddings[text] = finished[owners == text]
         return embeddings
 
     def _logits(self, hidden_states: Tensor, batch: PackedBatch, specs: Sequence[OutputSpec]) -> FloatArray:

@@ -12,6 +12,8 @@
         ├── PromptError          an unknown prompt name
         ├── DimensionsError      more dimensions than the model has
         ├── OutputDtypeError     a number type that these embeddings cannot have
+        ├── ChunkingError        chunks that these texts, or this model, cannot have
+        ├── TooManyChunksError   more chunks than a request may hold
         ├── AttentionSelectionError   a layer or head that does not exist
         ├── AttentionNotSupportedError   a model that cannot give attention maps
         └── ExplanationError     a model whose embedding is no sum over its tokens
@@ -74,6 +76,14 @@ class DimensionsError(InputError):
 
 class OutputDtypeError(InputError):
     """A number type that the embeddings asked for cannot have."""
+
+
+class ChunkingError(InputError):
+    """Chunks that the texts or the model cannot have."""
+
+
+class TooManyChunksError(InputError):
+    """More chunks than there is room for."""
 
 
 class AttentionSelectionError(InputError):

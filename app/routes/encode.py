@@ -10,9 +10,13 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from app.answers import CONTENT_TYPES, negotiate, num_values, write_encoded
+from app.chunk_answers import num_chunk_values, write_chunks
+from app.chunk_flow import EncodedChunks, encode_chunks
 from app.requests import read_body, while_connected
 from app.routes.writing import server_timing, written
+from app.schemas.chunks import ChunksResponse
 from app.schemas.encode import EncodeRequest, EncodeResponse, ProblemResponse
+from app.service import Encoded
 from app.state import max_body_bytes, service_of
 
 router = APIRouter(tags=["texts"])
@@ -49,7 +53,7 @@ def not_supported(description: str) -> dict[int | str, dict[str, Any]]:
 
 @router.post(
     "/encode",
-    response_model=EncodeResponse,
+    response_model=EncodeResponse | ChunksResponse,
     responses=PROBLEMS
     | not_supported("This model gives no attention maps")
     | {200: {"content": {CONTENT_TYPES[form]: {} for form in ("safetensors", "npz")}}},
@@ -62,7 +66,13 @@ async def encode(request: Request) -> Response:
     form = negotiate(request.headers.get("accept"))
     body = await read_body(request, EncodeRequest, max_body_bytes(request))
     service = service_of(request)
-    encoded = await while_connected(request, service.encode(body, binary=form != "json", route="/encode"))
-    content = await written(encoded.model, partial(write_encoded, encoded, body, form), num_values(encoded))
-    headers = {"Server-Timing": server_timing(encoded.timings, started)}
+    found: Encoded | EncodedChunks
+    if body.chunks is not None:
+        found = await while_connected(request, encode_chunks(service, body, body.chunks, route="/encode"))
+        write, count = partial(write_chunks, found, body, body.chunks, form), num_chunk_values(found)
+    else:
+        found = await while_connected(request, service.encode(body, binary=form != "json", route="/encode"))
+        write, count = partial(write_encoded, found, body, form), num_values(found)
+    content = await written(found.model, write, count)
+    headers = {"Server-Timing": server_timing(found.timings, started)}
     return Response(content, headers=headers, media_type=CONTENT_TYPES[form])

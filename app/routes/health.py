@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 
-from app.schemas.encode import MAX_PROMPT_CHARACTERS
+from app.schemas.body import MAX_PROMPT_CHARACTERS
 from app.schemas.info import EmbeddingType, Health, InfoResponse, LabelledType, ServedModelInfo
 from app.schemas.tei import TeiErrorResponse
 from app.service import ServedModel

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from app.schemas.encode import TextOptions, Texts
+from app.schemas.body import TextOptions, Texts
 
 
 class HeadDistancesRequest(TextOptions):

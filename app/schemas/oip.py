@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.errors import InvalidRequestError
 from app.plain import PlainRequest
-from app.schemas.encode import MAX_INTEGER, MAX_PROMPT_CHARACTERS, Dimensions, Index, Selection
+from app.schemas.body import MAX_INTEGER, MAX_PROMPT_CHARACTERS, Dimensions, Index, Selection
 
 INPUT = "text"
 OutputName = Literal["embedding", "attention", "num_tokens", "num_tokens_total", "truncated"]

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from app.schemas.encode import Dimensions, TextOptions, Tokens, Words
+from app.schemas.body import Dimensions, TextOptions
+from app.schemas.encode import Tokens, Words
 
 
 class SimilarityRequest(TextOptions):

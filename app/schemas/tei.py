@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.naming import named
 from app.plain import PlainRequest, as_list, is_one
-from app.schemas.encode import Dimensions, Index
+from app.schemas.body import Dimensions, Index
 from model.truncation import Side
 
 Direction = Literal["Right", "Left", "right", "left"]

@@ -637,7 +637,7 @@ async def test_attention_that_is_not_finite_is_withheld(name: str, value: float)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["embedding", "attention", "token_states", "logits"])
+@pytest.mark.parametrize("name", ["embedding", "chunks", "attention", "token_states", "logits"])
 async def test_a_row_that_is_not_finite_is_withheld(name: str, value: float) -> None:
     """NaN and infinity never leave: the caller is told which text, and the neighbours get their rows.
 

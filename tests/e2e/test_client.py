@@ -195,3 +195,18 @@ def test_heads_are_compared(client: Client) -> None:
     assert sorted(found.order) == list(range(72))
     assert found.heads[13] == (1, 1)
     np.testing.assert_allclose(np.diag(found.distances), 0, atol=1e-3)
+
+
+def test_chunks_are_the_servers(client: Client) -> None:
+    """A chunk by itself has the embedding of its text, a late one another; int8 has its range."""
+    text = "My sister lost her keys. She called the landlord! Nobody answered."
+    [chunked] = client.encode_chunks(text, unit="sentence", size=1)
+    texts = [text[start:end] for start, end in zip(chunked.start, chunked.end, strict=True)]
+    assert texts == ["My sister lost her keys.", "She called the landlord!", "Nobody answered."]
+    np.testing.assert_allclose(chunked.embeddings, client.encode(texts).embeddings, atol=1e-5)
+    [late] = client.encode_chunks([text], unit="sentence", size=1, mode="late", output_dtype="int8")
+    assert late.embeddings.dtype == np.int8
+    assert late.quantization is not None
+    assert np.abs(late.embeddings * late.quantization.range / 127 - chunked.embeddings).max() > 0.05
+    with pytest.raises(InvalidRequestError, match="overlap"):
+        client.encode_chunks(text, unit="token", size=1, overlap=1)

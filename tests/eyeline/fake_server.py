@@ -55,6 +55,8 @@ def number_of(text: Any) -> float:
 
 def answer_encode(body: dict[str, Any], model: str = MODEL) -> httpx.Response:
     """Each text's embedding is its number, and a third; with attention, uniform maps of two heads."""
+    if "chunks" in body:
+        return answer_chunks(body)
     texts = body["texts"]
     head: dict[str, Any] = {
         "model": model,
@@ -71,6 +73,34 @@ def answer_encode(body: dict[str, Any], model: str = MODEL) -> httpx.Response:
         head["attention"] = [{"tokens": TOKENS, "words": WORDS, "maps": described} for _ in texts]
         for index in range(len(texts)):
             arrays[f"attention.{index}.maps"] = np.full((1, 2, 3, 3), 1 / 3, np.float32)
+    content = safetensors.numpy.save(arrays, metadata={"response": json.dumps(head)})
+    return httpx.Response(200, headers={"Content-Type": SAFETENSORS}, content=content)
+
+
+def answer_chunks(body: dict[str, Any]) -> httpx.Response:
+    """Each text has as many chunks as its number says, of one character each, numbered."""
+    texts = body["texts"]
+    counts = [int(number_of(text)) for text in texts]
+    head = {
+        "model": MODEL,
+        "dimensions": 2,
+        "num_tokens": [3 * count for count in counts],
+        "num_tokens_total": [count + 2 for count in counts],
+        "truncated": [is_cut(text) for text in texts],
+        "chunks": [
+            {
+                "start": list(range(count)),
+                "end": list(range(1, count + 1)),
+                "num_tokens": [1] * count,
+                "truncated": [is_cut(text)] * count,
+            }
+            for text, count in zip(texts, counts, strict=True)
+        ],
+    }
+    arrays = {
+        f"chunks.{index}.embeddings": np.array([[count, chunk] for chunk in range(count)], np.float32)
+        for index, count in enumerate(counts)
+    }
     content = safetensors.numpy.save(arrays, metadata={"response": json.dumps(head)})
     return httpx.Response(200, headers={"Content-Type": SAFETENSORS}, content=content)
 

@@ -62,6 +62,8 @@ def test_every_method_returns_its_records() -> None:
                 assert view.maps is not None
                 assert view.maps.shape == (1, 2, 3, 3)
                 assert [one.embedding[0] for one in await client.attention(texts)] == [1, 2]
+                [_, chunked] = await client.encode_chunks(texts, unit="token", size=1)
+                assert chunked.embeddings.tolist() == [[2, 0], [2, 1]]
                 heads = await client.attention_heads(texts)
                 assert heads.order == waiting.attention_heads(texts).order == [1, 0]
                 assert await client.tokenize("4") == waiting.tokenize("4")

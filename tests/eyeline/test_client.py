@@ -35,6 +35,10 @@ def test_every_method_returns_its_records() -> None:
         assert view.maps is not None
         assert view.maps.shape == (1, 2, 3, 3)
         assert [one.embedding[0] for one in client.attention(["1", "2"])] == [1, 2]
+        chunked = client.encode_chunks(["1", "3"], unit="token", size=1)
+        assert [len(text) for text in chunked] == [1, 3]
+        assert chunked[1].embeddings.tolist() == [[3, 0], [3, 1], [3, 2]]
+        assert len(client.encode_chunks("2", unit="sentence", size=1)) == 1
         heads = client.attention_heads(["1", "2"])
         assert (heads.heads, heads.order, heads.distances.shape) == ([(0, 0), (0, 1)], [1, 0], (2, 2))
         assert len(client.attention_heads("1")) == 1
@@ -69,6 +73,18 @@ def test_heads_are_compared_over_all_texts_together() -> None:
     assert server.requests[0].url.path == "/attention/heads"
 
 
+def test_chunks_are_asked_for_beside_other_options() -> None:
+    """A long list goes in parts, and comes back in order."""
+    server = FakeServer()
+    with client_of(server, max_texts_per_request=2) as client:
+        options: Any = {"overlap": 1, "mode": "late", "output_dtype": "float32"}
+        chunked = client.encode_chunks(["1", "2", "3"], unit="sentence", size=2, **options)
+    assert [len(text) for text in chunked] == [1, 2, 3]
+    chunks = {"unit": "sentence", "size": 2, "overlap": 1, "mode": "late"}
+    sent = [{"texts": texts, "output_dtype": "float32", "chunks": chunks} for texts in (["1", "2"], ["3"])]
+    assert sorted(server.bodies, key=lambda body: body["texts"][0]) == sent
+
+
 def test_cut_texts_are_told_where_the_call_is() -> None:
     """The warning points at the caller's line, once for each call; it can be switched off."""
     server = FakeServer()
@@ -77,6 +93,7 @@ def test_cut_texts_are_told_where_the_call_is() -> None:
             lambda: client.encode(["1", "cut 2"]),
             lambda: client.attention(["1", "cut 2"]),
             lambda: client.attention_heads(["1", "cut 2"]),
+            lambda: client.encode_chunks(["1", "cut 2"], unit="token", size=1),
             lambda: client.similarity(["1", "cut 2"]),
             lambda: client.similarity(pairs=[("1", "1"), ("1", "cut 2")]),
         ):

@@ -7,17 +7,29 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from app.schemas.chunks import ChunkOptions as ServedChunkOptions
 from app.schemas.encode import AttentionOptions as ServedAttentionOptions
 from app.schemas.encode import EncodeRequest
 from app.schemas.similarity import SimilarityRequest
-from eyeline.options import AttentionOptions, EncodeOptions, TextOptions, VectorOptions, attention_fields, text_fields
+from eyeline.options import (
+    AttentionOptions,
+    ChunkOptions,
+    EncodeOptions,
+    TextOptions,
+    VectorOptions,
+    attention_fields,
+    chunk_fields,
+    text_fields,
+)
 
 
 def test_every_option_is_a_field_of_the_server() -> None:
     """And every field is an option, but for those that the client sees to itself."""
     assert EncodeOptions.__annotations__.keys() == EncodeRequest.model_fields.keys() - {
-        "texts", "attention", "encoding_format",
+        "texts", "attention", "encoding_format", "chunks",
     }  # fmt: skip
+    chunks = ChunkOptions.__annotations__.keys() - EncodeOptions.__annotations__.keys()
+    assert chunks == ServedChunkOptions.model_fields.keys() - {"unit", "size"}
     served = ServedAttentionOptions.model_fields.keys() - {"items", "encoding", "digits"}
     assert AttentionOptions.__annotations__.keys() - EncodeOptions.__annotations__.keys() == served
     own = {"texts", "pairs", "explain", "unit"}
@@ -56,3 +68,12 @@ def test_options_of_the_request_and_of_attention_part() -> None:
     assert attention_fields({"rollout": {"residual": 0.3}})[1]["rollout"] == {"residual": 0.3}
     assert "rollout" not in attention_fields({"rollout": False})[1]
     assert attention_fields({"layers": "all"})[1]["layers"] == "all"
+
+
+def test_chunks_have_options_of_their_own() -> None:
+    """The others are the request's."""
+    fields, chunks = chunk_fields({"overlap": 1, "mode": "late", "dimensions": 3, "output_dtype": "int8"})
+    assert fields == {"dimensions": 3, "output_dtype": "int8"}
+    assert chunks == {"overlap": 1, "mode": "late"}
+    with pytest.raises(TypeError, match="'lap'"):
+        chunk_fields(cast(Any, {"lap": 1}))

@@ -21,10 +21,11 @@ from eyeline.errors import (
     OverloadedError,
     TooLargeError,
     UnexpectedAnswerError,
+    answer_error,
 )
 from eyeline.replies import (
-    answer_error,
     parse_attention,
+    parse_chunks,
     parse_encoded,
     parse_head_distances,
     parse_health,
@@ -106,7 +107,8 @@ def test_a_proxys_error_is_an_error_all_the_same(content: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "parse", [parse_encoded, parse_attention, parse_tokenized, parse_similarity, parse_head_distances, parse_json]
+    "parse",
+    [parse_encoded, parse_attention, parse_chunks, parse_tokenized, parse_similarity, parse_head_distances, parse_json],
 )
 def test_an_answer_of_something_else_is_said_to_be_one(content: bytes, parse: Any) -> None:
     """A login page with status 200 is neither a crash in a parser nor an empty result."""
@@ -156,6 +158,16 @@ def test_int8_says_its_range() -> None:
     assert encoded.quantization is not None
     assert (encoded.quantization.range, encoded.quantization.clipped.tolist()) == (0.5, [0, 2])
     assert parse_encoded(answer_encode({"texts": ["1"]})).quantization is None
+
+
+def test_chunks_are_read() -> None:
+    """Of each text its columns and its own array."""
+    one, two = parse_chunks(answer_encode({"texts": ["1", "cut 2"], "chunks": {}}))
+    assert (one.model, len(one), one.truncated, one.quantization) == ("fake", 1, False, None)
+    assert (two.start.tolist(), two.end.tolist(), two.chunk_tokens.tolist()) == ([0, 1], [1, 2], [1, 1])
+    assert (two.truncated, two.chunk_truncated.tolist()) == (True, [True, True])
+    assert (two.num_tokens, two.num_tokens_total) == (6, 4)
+    assert two.embeddings.tolist() == [[2, 0], [2, 1]]
 
 
 def test_heads_are_read() -> None:

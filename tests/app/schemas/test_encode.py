@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from app.schemas.encode import (
-    MAX_PROMPT_CHARACTERS,
-    AttentionOptions,
-    EncodeRequest,
-    TokenizeRequest,
-)
+from app.schemas.body import MAX_PROMPT_CHARACTERS
+from app.schemas.encode import AttentionOptions, EncodeRequest, TokenizeRequest
 
 REQUESTS: tuple[type[BaseModel], ...] = (EncodeRequest, TokenizeRequest)
 
@@ -25,6 +21,7 @@ DOCUMENTED: dict[str, Any] = {
     "truncate": True,
     "prompt_name": None,
     "prompt": None,
+    "output_dtype": "float32",
     "encoding_format": "float",
     "attention": {
         "items": None,
@@ -43,6 +40,7 @@ DOCUMENTED: dict[str, Any] = {
         "digits": 4,
         "offset_unit": "codepoint",
     },
+    "chunks": None,
 }
 """The body as the documentation prints it: every field at its default."""
 
