@@ -56,6 +56,7 @@ async def encode_chunks(
     """
     model = service.find_model(request.model)
     embedder, chunking = model.embedder, options.chunking()
+    embedder.check_kind("embedding")
     texts = _plain_texts(request)
     dimensions = embedder.check_dimensions(request.dimensions)
     check_output_dtype(request.output_dtype, dimensions or embedder.dimensions, normalize=request.normalize)
