@@ -1,4 +1,4 @@
-"""The command ``eyeline``: ``serve``, ``encode``, ``info``, ``weights fetch``, ``weights import``.
+"""The command ``eyeline``: ``serve``, ``encode``, ``similarity``, ``search``, ``info``, ``weights``.
 
 Exit codes: 0 done, or a clean stop; 2 bad usage or settings; 130 an interrupted command; 1 anything else. A failure is
 one sentence on stderr.
@@ -16,13 +16,19 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app import settings as settings_module
+from app import terminal
 from app.bulk import options as bulk_options
 from app.bulk.errors import BulkError
 from app.bulk.options import BulkOptions
 from app.settings import Settings, SettingsError
 from app.version import VERSION
+
+if TYPE_CHECKING:  # both import torch
+    from app.bulk.window import BulkLimits
+    from model.embedder import Embedder
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130  # the last is what a shell reports for a command ended by Ctrl-C
 
@@ -61,6 +67,16 @@ def make_parser() -> argparse.ArgumentParser:
     bulk_options.add_arguments(encode)
     _add_model_settings(encode)
     encode.set_defaults(command=_encode)
+
+    similarity = commands.add_parser("similarity", help="compare texts, without a server", allow_abbrev=False)
+    terminal.add_similarity_arguments(similarity)
+    _add_model_settings(similarity)
+    similarity.set_defaults(command=_similarity)
+
+    search = commands.add_parser("search", help="find the lines of a file nearest to a query", allow_abbrev=False)
+    terminal.add_search_arguments(search)
+    _add_model_settings(search)
+    search.set_defaults(command=_search)
 
     info = commands.add_parser("info", help="load a model folder and say what it is, as JSON")
     info.add_argument("folder", type=Path)
@@ -138,9 +154,7 @@ def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _encode(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Encode a file."""
-    settings = settings_module.from_arguments(arguments, environ)
-    if arguments.model and len(arguments.model) > 1:
-        return _fail("encode runs one model: give --model once", BAD_USAGE)
+    settings = _settings_of_one_model(arguments, environ)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped container is an interrupt
     try:
         options = bulk_options.read_options(arguments)
@@ -157,20 +171,37 @@ def _encode_file(options: BulkOptions, settings: Settings, *, show: bool) -> int
     # torch takes a second to import: not before the options are known to be good
     from app.bulk.encode import encode_file
     from app.bulk.progress import ProgressBar
-    from app.bulk.window import BulkLimits
+
+    embedder = _load_embedder(settings, options.output.parent)
+    limits = _bulk_limits(settings)
+    with closing(ProgressBar(options.output.name, show=show)) as bar:
+        report = encode_file(options, embedder, limits, bar, sys.stdin.buffer)
+    print(report.sentence(options.output.name))  # noqa: T201 - this command's output
+    return 0
+
+
+def _settings_of_one_model(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+    """Read the settings of a command that runs without a server; raises :class:`SettingsError`."""
+    if arguments.model and len(arguments.model) > 1:
+        raise SettingsError("a command without a server runs one model: give --model once")
+    return settings_module.from_arguments(arguments, environ)
+
+
+def _load_embedder(settings: Settings, writable: Path) -> Embedder:
+    """Load the model; raises :class:`BulkError`. A folder for torch is made in ``writable`` where there is no other."""
+    # torch takes a second to import: not before the options are known to be good
     from model.embedder import Embedder
     from model.errors import CheckpointError
 
     try:
         tempfile.gettempdir()
     except FileNotFoundError:  # a read-only root; torch wants one, for an empty folder
-        output = str(options.output.parent.resolve())
-        tempfile.tempdir = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else output
+        tempfile.tempdir = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else str(writable.resolve())
     folder = settings.model[0].folder
     if not folder.exists():
-        return _fail(f"{folder} is not a folder; eyeline weights fetch NAME gets a known model", FAILED)
+        raise BulkError(f"{folder} is not a folder; eyeline weights fetch NAME gets a known model")
     try:
-        embedder = Embedder.load(
+        return Embedder.load(
             folder,
             dtype=settings.dtype,
             device=settings.device,
@@ -178,16 +209,47 @@ def _encode_file(options: BulkOptions, settings: Settings, *, show: bool) -> int
             special_tokens=settings.special_tokens,
         )
     except (CheckpointError, ValueError) as error:
-        return _fail(str(error), FAILED)
-    limits = BulkLimits(
+        raise BulkError(str(error)) from error
+
+
+def _bulk_limits(settings: Settings) -> BulkLimits:
+    from app.bulk.window import BulkLimits
+
+    return BulkLimits(
         max_text_characters=settings.max_text_characters,
         batch_tokens=settings.batch_tokens,
         batch_attention_values=settings.batch_attention_values,
         max_attention_values_computed=settings.max_attention_values_computed,
     )
-    with closing(ProgressBar(options.output.name, show=show)) as bar:
-        report = encode_file(options, embedder, limits, bar, sys.stdin.buffer)
-    print(report.sentence(options.output.name))  # noqa: T201 - this command's output
+
+
+def _similarity(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Compare the texts of the command line."""
+    settings = _settings_of_one_model(arguments, environ)
+    try:
+        terminal.check_similarity(arguments.texts)
+        from app.bulk.search import embed
+
+        embeddings = embed(_load_embedder(settings, Path.cwd()), arguments.texts)
+    except BulkError as error:
+        return _fail(str(error), error.exit_code)
+    name = settings.model[0].name
+    print(terminal.describe_similarity(name, arguments.texts, embeddings, as_json=arguments.json))  # noqa: T201 - output
+    return 0
+
+
+def _search(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Find the texts of a file that are nearest to a query."""
+    settings = _settings_of_one_model(arguments, environ)
+    try:
+        options = terminal.search_options(arguments)
+        from app.bulk.search import search_file
+
+        embedder = _load_embedder(settings, Path.cwd())
+        found = search_file(options, embedder, _bulk_limits(settings), arguments.query, arguments.top, sys.stdin.buffer)
+    except BulkError as error:
+        return _fail(str(error), error.exit_code)
+    print(terminal.describe_found(settings.model[0].name, found, as_json=arguments.json))  # noqa: T201 - output
     return 0
 
 

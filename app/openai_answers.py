@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from app.answers import dumps, json_embeddings
 from app.service import Encoded
-from model.output_dtype import RANGED, OutputDtype, convert, num_clipped
+from model.output_dtype import RANGED, convert, num_clipped
+from model.output_types import OutputDtype
 
 OWNER = "eyeline"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from app.errors import EmptyInputError, InvalidRequestError
 from app.naming import Rename
 from model.contract import EncodeInput
-from model.output_dtype import OutputDtype
+from model.output_types import OutputDtype
 from model.tokenizer import TokenIds
 from model.truncation import Side
 

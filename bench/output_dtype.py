@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.embedder import Embedder
-from model.output_dtype import NUMPY_DTYPES, PACKED, OutputDtype, convert, num_clipped
+from model.output_dtype import NUMPY_DTYPES, PACKED, convert, num_clipped
+from model.output_types import OutputDtype
 
 TEXTS = Path(__file__).parent / "texts" / "sentences-25.txt"
 NEAREST = 10

@@ -19,15 +19,14 @@ Binary types as ``quantize_embeddings`` of sentence-transformers packs them, and
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model.contract import FloatArray
 from model.errors import OutputDtypeError
-
-OutputDtype = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
+from model.output_types import OutputDtype
 
 NUMPY_DTYPES: dict[OutputDtype, str] = {
     "float32": "<f4",

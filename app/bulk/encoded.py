@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from app.bulk.rows import TextRow
 from model.contract import FloatArray
-from model.output_dtype import RANGED, OutputDtype, convert, num_clipped, num_values
+from model.output_dtype import RANGED, convert, num_clipped, num_values
+from model.output_types import OutputDtype
 
 
 @dataclass(frozen=True, slots=True)

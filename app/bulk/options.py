@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from app.bulk.errors import BulkError, BulkUsageError
-from model.output_dtype import OutputDtype
+from model.output_types import OutputDtype
 
 InputKind = Literal["text", "csv", "tsv", "jsonl", "parquet"]
 OutputKind = Literal["npy", "safetensors", "jsonl", "parquet"]
@@ -145,7 +145,7 @@ def read_options(arguments: argparse.Namespace) -> BulkOptions:
     source = None if arguments.input == "-" else Path(arguments.input)
     options = BulkOptions(
         input=source,
-        input_kind=arguments.input_format or _input_kind(source),
+        input_kind=arguments.input_format or input_kind(source),
         output=arguments.output,
         output_kind=_output_kind(arguments.output),
         column=arguments.column,
@@ -162,7 +162,7 @@ def read_options(arguments: argparse.Namespace) -> BulkOptions:
         overwrite=arguments.overwrite,
         window_texts=arguments.window,
     )
-    _check_together(options)
+    check_together(options)
     return options
 
 
@@ -174,10 +174,7 @@ def check_files(options: BulkOptions) -> None:
     BulkError
         If the input is missing, the output is there already, its folder is not, or pyarrow is needed and missing.
     """
-    if options.input is not None and not options.input.exists():
-        raise BulkError(f"{options.input} is missing")
-    if options.input is not None and options.input.is_dir():
-        raise BulkError(f"{options.input} is a folder, not a file of texts")
+    check_input(options)
     if not options.output.parent.is_dir():
         raise BulkError(f"{options.output.parent} is not a folder, so {options.output.name} cannot be written there")
     outputs = [options.output]
@@ -187,11 +184,26 @@ def check_files(options: BulkOptions) -> None:
         # With a state beside it, the output may be that of a run which was killed while it tidied up.
         if path.exists() and not options.overwrite and not options.state.exists():
             raise BulkError(f"{path} is there already; choose another name, or --overwrite to replace it")
-    if "parquet" in {options.input_kind, options.output_kind} and importlib.util.find_spec("pyarrow") is None:
+    if options.output_kind == "parquet":
+        _check_pyarrow()
+
+
+def check_input(options: BulkOptions) -> None:
+    """Find out whether there is an input, and what reads it; raises :class:`BulkError`."""
+    if options.input is not None and not options.input.exists():
+        raise BulkError(f"{options.input} is missing")
+    if options.input is not None and options.input.is_dir():
+        raise BulkError(f"{options.input} is a folder, not a file of texts")
+    if options.input_kind == "parquet":
+        _check_pyarrow()
+
+
+def _check_pyarrow() -> None:
+    if importlib.util.find_spec("pyarrow") is None:
         raise BulkError("Parquet needs pyarrow, which is not installed here; pip install 'eyeline[parquet]' brings it")
 
 
-def _input_kind(source: Path | None) -> InputKind:
+def input_kind(source: Path | None) -> InputKind:
     """Tell a format by a file's name."""
     if source is None:
         return "text"
@@ -210,7 +222,7 @@ def _output_kind(output: Path) -> OutputKind:
     return cast(OutputKind, kind)
 
 
-def _check_together(options: BulkOptions) -> None:
+def check_together(options: BulkOptions) -> None:
     """Refuse options that are fine alone and contradict one another."""
     if options.input_kind == "parquet" and (options.input is None or options.input.suffix == ".gz"):
         raise BulkUsageError("Parquet is read from a plain file: neither from standard input nor from gzip")

@@ -14,7 +14,7 @@ from app.schemas.body import MAX_INTEGER, Body, Dimensions, Index, Indices, Quan
 from app.schemas.chunks import ChunkOptions
 from model.contract import HeadReduction, SpecialMode, Unit
 from model.offsets import OffsetUnit
-from model.output_dtype import OutputDtype
+from model.output_types import OutputDtype
 
 
 class RolloutOptions(Body):

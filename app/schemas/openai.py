@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from app.naming import named
 from app.plain import PlainRequest, as_list, is_one
 from app.schemas.body import MAX_INTEGER, MAX_PROMPT_CHARACTERS, Body, Dimensions, Index
-from model.output_dtype import OutputDtype
+from model.output_types import OutputDtype
 
 # What is empty is refused where its place in the request is known; the schema says it all the same.
 FilledText = Annotated[str, Field(json_schema_extra={"minLength": 1})]

@@ -72,6 +72,8 @@ def test_version(run: Run) -> None:
             ["--num-heads", "--tokenizer", "--pooling", "--max-length", "--pad-id", "--activation"],
         ),
         (["info"], ["folder"]),
+        (["similarity"], ["TEXT", "--json", "--model"]),
+        (["search"], ["FILE", "QUERY", "--top", "--json", "--column", "--model"]),
         (["encode"], ["IN", "OUT", "--keep", "--skip-bad", "--attention-stats", "--model", "--weights-dir", "--dtype"]),
     ],
 )
@@ -296,6 +298,32 @@ def test_encode_from_file_to_file(run: Run, tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "o.npy"), expected, atol=1e-5)
 
 
+def test_similarity_and_search(run: Run, tmp_path: Path) -> None:
+    """A number, and the line nearest to the query; mistakes are one sentence, and 2 where the usage is at fault."""
+    folder = make_bert_folder(tmp_path / "tiny")
+    flags = ("--model", folder, "--dtype", "float32", "--device", "cpu", "--threads", 1)
+    vectors = Embedder.load(folder, dtype="float32", device="cpu", threads=1).encode(["the cat", "a dog"])
+    cosine = float(vectors[0] @ vectors[1])
+    assert run("similarity", "the cat", "a dog", *flags) == (0, f"{cosine:.3f}\n", "")
+    code, out, _ = run("similarity", "the cat", "a dog", "--json", *flags)
+    assert code == 0
+    assert json.loads(out)["similarities"][0][1] == pytest.approx(cosine, abs=1e-5)
+    (tmp_path / "a.txt").write_text("the cat\na dog\n")
+    code, out, err = run("search", tmp_path / "a.txt", "a dog", "--top", 1, *flags)
+    assert (code, err) == (0, "")
+    assert out == " 1.000  line 2  a dog\nthe best 1 of 2 texts\n"
+    for argv, expected in (
+        (("similarity", "a", *flags), 2),
+        (("similarity", "a", "b", *flags, "--model", "other"), 2),
+        (("similarity", "a", "b", "--model", tmp_path / "none"), 1),
+        (("search", tmp_path / "none.txt", "q", *flags), 1),
+        (("search", tmp_path / "a.txt", "q", "--prompt-name", "no", *flags), 2),
+    ):
+        code, out, err = run(*argv)
+        assert (code, out) == (expected, "")
+        assert_one_sentence(err)
+
+
 def test_encode_draws_a_bar_where_it_is_asked(run: Run, tmp_path: Path) -> None:
     """Not into a log, unless --progress says so."""
     folder = make_bert_folder(tmp_path / "tiny")
@@ -311,7 +339,7 @@ def test_encode_draws_a_bar_where_it_is_asked(run: Run, tmp_path: Path) -> None:
     [
         ({"output": "o.bin"}, 2, "must end in .npy"),
         ({"flags": ["--dtype", "int7"]}, 2, "--dtype"),
-        ({"flags": ["--model", "again"]}, 2, "encode runs one model"),
+        ({"flags": ["--model", "again"]}, 2, "runs one model"),
         ({"flags": ["--dimensions", "17"]}, 2, "from 1 to 16, not 17"),
         ({"environ": {"EYELINE_DTPYE": "float32"}}, 2, "EYELINE_DTPYE"),
         ({"input": "none.txt"}, 1, "none.txt is missing"),

@@ -7,15 +7,8 @@ import pytest
 
 from model.contract import FloatArray
 from model.errors import OutputDtypeError
-from model.output_dtype import (
-    NUMPY_DTYPES,
-    OutputDtype,
-    check_output_dtype,
-    convert,
-    int8_range,
-    num_clipped,
-    num_values,
-)
+from model.output_dtype import NUMPY_DTYPES, check_output_dtype, convert, int8_range, num_clipped, num_values
+from model.output_types import OutputDtype
 
 DRAW = np.random.default_rng(0)
 

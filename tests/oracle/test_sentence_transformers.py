@@ -18,7 +18,8 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.util import quantize_embeddings
 
 from model.contract import FloatArray
-from model.output_dtype import OutputDtype, convert, int8_range
+from model.output_dtype import convert, int8_range
+from model.output_types import OutputDtype
 from tests.oracle.families import BY_NAME
 from tests.oracle.tiny import SIZES, TOLERANCE, WORDS, edit_json, load, save, save_modules, write_json
 

@@ -18,7 +18,8 @@ import app.bulk.encode
 from app.bulk.encode import Report, encode_file
 from app.bulk.errors import BulkError, BulkStoppedError, BulkUsageError
 from model.embedder import Embedder
-from model.output_dtype import NUMPY_DTYPES, OutputDtype, convert
+from model.output_dtype import NUMPY_DTYPES, convert
+from model.output_types import OutputDtype
 from tests.app.bulk.jobs import LIMITS, RecordingWatcher, make_options
 from tests.tiny import make_bert_folder
 

@@ -12,7 +12,8 @@ import safetensors.numpy
 
 from app.schemas.encode import EncodeResponse
 from model.contract import FloatArray
-from model.output_dtype import NUMPY_DTYPES, OutputDtype, convert, int8_range
+from model.output_dtype import NUMPY_DTYPES, convert, int8_range
+from model.output_types import OutputDtype
 from tests.app.conftest import Serve, Served, make_settings, serving
 from tests.app.routes.test_encode import DIMENSIONS, NPZ, SAFETENSORS, TEXTS, assert_problem
 from tests.tiny import make_bert_folder
