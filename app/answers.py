@@ -165,7 +165,7 @@ def num_values(encoded: Encoded) -> int:
     return encoded.embeddings.size + TABLE_COLUMNS * described + sum(map(num_attention_values, encoded.rows))
 
 
-def dumps(body: Mapping[str, Any]) -> bytes:
+def dumps(body: object) -> bytes:
     """Write JSON. A NaN becomes null: statistics that have no meaning; the batcher lets no other NaN pass."""
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 

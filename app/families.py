@@ -1,6 +1,6 @@
 """Which API a request speaks, and how that API words an error: one adapter from our problem to each shape.
 
-The path decides, and where two APIs share a path (``/similarity``, ``/tokenize``) the key that the body has.
+The path decides, and where two APIs share a path (``/similarity``, ``/tokenize``, ``/rerank``) the key of the body.
 """
 
 from __future__ import annotations
@@ -22,19 +22,24 @@ class Family(Enum):
     NATIVE = "native"
     OPENAI = "openai"
     TEI = "tei"
+    RERANK = "rerank"
     OIP = "oip"
 
 
 OPENAI_PATHS = frozenset({"/embeddings", "/models"})
 """With everything under ``/v1/``."""
 
-TEI_PATHS = frozenset({"/embed", "/embed_all", "/decode"})
+RERANK_PATHS = frozenset({"/v1/rerank", "/v2/rerank"})
+"""Cohere's and Jina's, in the midst of the other families' paths."""
+
+TEI_PATHS = frozenset({"/embed", "/embed_all", "/predict", "/rerank", "/decode"})
 """With everything under ``/models/``, and what is posted to ``/``."""
 
 OIP_PATH = "/v2"
 """And everything under it."""
 
 TEI_KEY = "inputs"
+RERANK_KEY = "documents"
 
 OPENAI_STATUS: Mapping[str, int] = {"text_too_long": 400, "too_many_texts": 400}
 """Where OpenAI has another status than we; beside these, all that is 422 here is 400 there."""
@@ -60,6 +65,8 @@ def family_of(request: Request) -> Family:
     path: str = request.scope["path"]
     if decided is not None:
         return decided
+    if path in RERANK_PATHS:
+        return Family.RERANK
     if path.startswith("/v1/") or path in OPENAI_PATHS:
         return Family.OPENAI
     if path.startswith("/models/") or path in TEI_PATHS or (path == "/" and request.method == "POST"):
@@ -69,26 +76,36 @@ def family_of(request: Request) -> Family:
     return Family.NATIVE
 
 
-def speaks_tei(request: Request, body: bytes, native_keys: frozenset[str]) -> bool:
-    """Decide by the keys of a body which API it speaks, for this request's errors too.
+def speaks(request: Request, body: bytes, family: Family, key: str, other_keys: frozenset[str]) -> bool:
+    """Decide by its key whether a body speaks an API that shares the path, for this request's errors too.
+
+    Parameters
+    ----------
+    request : Request
+    body : bytes
+    family : Family
+    key : str
+        What bodies of that family have.
+    other_keys : frozenset of str
+        What those of the other family have.
 
     Raises
     ------
     InvalidRequestError
         If it has keys of both.
     """
-    if f'"{TEI_KEY}"'.encode() not in body:
+    if f'"{key}"'.encode() not in body:
         return False
     try:
         keys = from_json(body)
     except ValueError:
         return False  # whoever reads it next says so
-    if not isinstance(keys, dict) or TEI_KEY not in keys:
+    if not isinstance(keys, dict) or key not in keys:
         return False
-    if native_keys & keys.keys():
-        names = " or ".join(sorted(native_keys))
-        raise InvalidRequestError(f"give either {TEI_KEY} or {names}, not both", param=TEI_KEY)
-    request.state.family = Family.TEI
+    if other_keys & keys.keys():
+        names = " or ".join(sorted(other_keys))
+        raise InvalidRequestError(f"give either {key} or {names}, not both", param=key)
+    request.state.family = family
     return True
 
 
@@ -99,6 +116,8 @@ def write_error(request: Request, problem: Problem) -> Response:
         return _json(as_openai(problem), openai_status(problem), problem)
     if family is Family.TEI:
         return _json(as_tei(problem), problem.status, problem)
+    if family is Family.RERANK:
+        return _json(as_rerank(problem), problem.status, problem)
     if family is Family.OIP:
         return _json(as_oip(problem), oip_status(problem), problem)
     return write_problem(request, problem)
@@ -122,6 +141,12 @@ def as_openai(problem: Problem) -> dict[str, object]:
 def as_tei(problem: Problem) -> dict[str, object]:
     """Word an error as text-embeddings-inference does: a sentence, which names the field, and a type."""
     return {"error": _sentence(problem), "error_type": TEI_TYPES.get(problem.code, "Validation")}
+
+
+def as_rerank(problem: Problem) -> dict[str, object]:
+    """Word an error for clients of Cohere, who read ``message``, and of Jina, who read ``detail``."""
+    sentence = _sentence(problem)
+    return {"message": sentence, "detail": sentence, "code": problem.code}
 
 
 def oip_status(problem: Problem) -> int:

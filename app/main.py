@@ -25,7 +25,7 @@ from app.middleware import RequestRecord
 from app.openapi import describe
 from app.problems import install_handlers
 from app.requests import install_client_gone
-from app.routes import attention, encode, health, oip, openai, shared, tei, viewer
+from app.routes import attention, encode, health, oip, openai, rerank, shared, tei, viewer
 from app.service import ServedModel, Service
 from app.settings import Settings
 from app.state import ServerState
@@ -47,6 +47,7 @@ UNMEASURED_TOKENS_PER_SECOND = 2_000.0
 TEXT_ROUTES = (
     *("/encode", "/similarity", "/attention/heads", "/v1/embeddings", "/embeddings", "/embed", "/embed_all", "/"),
     *("/models/{name}/embed", "/models/{name}/embed_all", "/models/{name}/similarity"),
+    *("/predict", "/models/{name}/predict", "/rerank", "/models/{name}/rerank", "/v1/rerank", "/v2/rerank"),
     *("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer"),
 )
 
@@ -98,7 +99,8 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
     FastAPI
         Its ``state.server`` is a :class:`~app.state.ServerState`; not ready before its lifespan has begun.
     """
-    routers = [encode.router, shared.router, attention.router, openai.router, tei.router, oip.router, health.router]
+    texts = [encode.router, shared.router, attention.router, openai.router, tei.router, rerank.router, oip.router]
+    routers = [*texts, health.router]
     if settings.viewer:
         routers.append(viewer.router)
     routes = {str(getattr(route, "path", "")) for router in routers for route in router.routes}

@@ -112,7 +112,12 @@ async def infer(service: Service, request: OIPInferRequest, texts: Sequence[str]
             num_tokens = [item.num_tokens for item in inputs]
             model.batcher.check_size(len(num_tokens), sum(num_tokens))
             check_padded(selection, num_tokens, service.limits, as_list=not wanted["attention"])
-        spec = OutputSpec(model.embedder.info.kind == "embedding", normalize=plain.normalize, dimensions=dimensions, attention=selection)
+        spec = OutputSpec(
+            model.embedder.info.kind == "embedding",
+            normalize=plain.normalize,
+            dimensions=dimensions,
+            attention=selection,
+        )
         rows, timings = await service.run(model, inputs, [spec] * len(inputs), tokenize_seconds, route)
         return Encoded(model, inputs, stack(rows), rows, selection, timings)
 

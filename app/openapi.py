@@ -12,11 +12,14 @@ from app.schemas.attention import HeadDistancesRequest
 from app.schemas.encode import EncodeRequest, TokenizeRequest
 from app.schemas.oip import OIPInferRequest
 from app.schemas.openai import InfinityEmbeddingsRequest, OpenAIEmbeddingsRequest
+from app.schemas.rerank import RerankRequest
 from app.schemas.similarity import SimilarityRequest
 from app.schemas.tei import (
     TeiDecodeRequest,
     TeiEmbedAllRequest,
     TeiEmbedRequest,
+    TeiPredictRequest,
+    TeiRerankRequest,
     TeiSimilarityRequest,
     TeiTokenizeRequest,
 )
@@ -25,6 +28,7 @@ REQUESTS = (
     *(EncodeRequest, SimilarityRequest, TokenizeRequest, HeadDistancesRequest, OpenAIEmbeddingsRequest),
     InfinityEmbeddingsRequest,
     *(TeiEmbedRequest, TeiEmbedAllRequest, TeiSimilarityRequest, TeiTokenizeRequest, TeiDecodeRequest),
+    *(TeiPredictRequest, TeiRerankRequest, RerankRequest),
     OIPInferRequest,
 )
 SHARED_PATHS = ("/similarity", "/tokenize")

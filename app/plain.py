@@ -1,4 +1,4 @@
-"""What the compatible APIs ask for, in this server's own words: texts or token ids in, vectors out."""
+"""What the compatible APIs ask for, in this server's own words: texts or token ids in, vectors or scores out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.errors import EmptyInputError, InvalidRequestError
 from app.naming import Rename
 from model.contract import EncodeInput
 from model.output_types import OutputDtype
-from model.tokenizer import TokenIds
+from model.tokenizer import Text, TokenIds
 from model.truncation import Side
 
 MAX_LIST_CHARACTERS = 2_000
@@ -22,8 +22,8 @@ class PlainRequest:
 
     Attributes
     ----------
-    texts : sequence of str or list of int
-        Token ids are taken as they are: special tokens among them, no prompt before them.
+    texts : sequence of str, (str, str) or list of int
+        Pairs are for scores. Token ids are taken as they are: special tokens among them, no prompt before them.
     model : str or None
         None = the first one.
     prompt_name, prompt : str or None
@@ -42,7 +42,7 @@ class PlainRequest:
         How the caller knows the texts, for errors.
     """
 
-    texts: Sequence[str | TokenIds]
+    texts: Sequence[Text | TokenIds]
     model: str | None = None
     prompt_name: str | None = None
     prompt: str | None = None
@@ -61,14 +61,14 @@ def check(request: PlainRequest) -> None:
     Raises
     ------
     EmptyInputError
-        If there is no text, or one of them is empty.
+        If there is no text, or one of them is empty; a pair where both its texts are.
     InvalidRequestError
         If a prompt is asked for before token ids.
     """
     if not request.texts:
         raise EmptyInputError("there must be at least one text", param="texts", limit=1, actual=0)
     for index, text in enumerate(request.texts):
-        if not text:
+        if not any(text) if isinstance(text, tuple) else not text:
             raise EmptyInputError("a text must not be empty", param=f"texts[{index}]", limit=1, actual=0)
         has_prompt = request.prompt_name is not None or request.prompt is not None
         if has_prompt and isinstance(text, list):

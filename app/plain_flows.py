@@ -10,6 +10,7 @@ from app.naming import naming
 from app.plain import PlainRequest, check
 from app.service import INLINE_CHARACTERS, Encoded, Service, Timings, Tokenized, stack
 from model.contract import OutputSpec
+from model.labels import ModelKind
 from model.output_dtype import check_output_dtype
 
 
@@ -34,6 +35,24 @@ async def embed(service: Service, request: PlainRequest, *, route: str) -> Encod
             check_token_states(num_tokens, model.embedder.info.hidden_size, service.limits)
         spec = OutputSpec(not states, request.normalize, dimensions, token_states=states)
         rows, timings = await service.run(model, inputs, [spec] * len(inputs), tokenize_seconds, route)
+        return Encoded(model, inputs, stack(rows), rows, None, timings)
+
+
+async def score(service: Service, request: PlainRequest, *kinds: ModelKind, route: str) -> Encoded:
+    """Run texts and pairs through the classification head of a model of these kinds: rows hold logits, no embedding.
+
+    Raises
+    ------
+    ServiceError, InputError
+        See ``app/errors.py``; the texts are called what the caller calls them.
+    """
+    with naming(request.rename):
+        check(request)
+        model = service.find_model(request.model)
+        model.embedder.check_kind(*kinds)
+        inputs, tokenize_seconds = await service.tokenize_texts(model, request.texts, request, details=False)
+        specs = [model.embedder.own_output] * len(inputs)
+        rows, timings = await service.run(model, inputs, specs, tokenize_seconds, route)
         return Encoded(model, inputs, stack(rows), rows, None, timings)
 
 
@@ -64,7 +83,7 @@ async def decode(service: Service, request: PlainRequest, *, skip_special_tokens
         check(request)
         service.check_texts(request.texts)
         tokenizer = service.find_model(request.model).embedder.tokenizer
-        lists = [ids for ids in request.texts if not isinstance(ids, str)]
+        lists = [ids for ids in request.texts if isinstance(ids, list)]
 
         def read() -> list[str]:
             return [

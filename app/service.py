@@ -230,7 +230,7 @@ class Service:
     ) -> tuple[T, float]:
         """Tokenize texts, off the event loop when they are long; returns the seconds it took as well."""
         started = self._clock()
-        characters = sum(map(_num_characters, texts)) + len(prompt) * len(texts)
+        characters = sum(map(num_characters, texts)) + len(prompt) * len(texts)
         if characters <= INLINE_CHARACTERS:
             found = tokenize()
         elif characters <= LONG_CHARACTERS:
@@ -279,7 +279,7 @@ class Service:
                 actual=len(texts),
             )
         for index, text in enumerate(texts):
-            characters = _num_characters(text)
+            characters = num_characters(text)
             if characters > self.limits.max_text_characters:
                 what = "token ids" if isinstance(text, list) else "characters"
                 raise TextTooLongError(
@@ -309,7 +309,7 @@ def record(model: ServedModel, inputs: Sequence[EncodeInput], timings: Timings, 
     )
 
 
-def _num_characters(text: Text | TokenIds) -> int:
+def num_characters(text: Text | TokenIds) -> int:
     """Code points of a text, or of both texts of a pair; token ids count as one each."""
     return len(text[0]) + len(text[1]) if isinstance(text, tuple) else len(text)
 

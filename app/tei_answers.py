@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from app.plain import PlainRequest, truncation_headers
-from app.service import Encoded, Tokenized
+from app.service import Encoded, Tokenized, num_characters
 from model.contract import EncodeInput
 from model.offsets import convert_offsets
 
@@ -65,7 +65,7 @@ def headers_of(encoded: Encoded, request: PlainRequest, started: float) -> dict[
     """
     slowest = max(encoded.rows, key=lambda row: row.queue_seconds + row.inference_seconds)
     total = time.perf_counter() - started
-    characters = sum(len(text) for text in request.texts if isinstance(text, str))
+    characters = sum(num_characters(text) for text in request.texts if not isinstance(text, list))
     seconds = {
         "x-compute-time": total,
         "x-total-time": total,

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.answers import write_tokenized
 from app.comparison_flows import Explained, explain
-from app.families import speaks_tei
+from app.families import TEI_KEY, Family, speaks
 from app.requests import parse, read_json, while_connected
 from app.routes import tei
 from app.routes.encode import PROBLEMS, json_body, not_supported
@@ -44,7 +44,7 @@ async def similarity(request: Request) -> Response:
     """Compare texts."""
     started = time.perf_counter()
     sent = await read_json(request, max_body_bytes(request))
-    if speaks_tei(request, sent, SIMILARITY_KEYS):
+    if speaks(request, sent, Family.TEI, TEI_KEY, SIMILARITY_KEYS):
         return await tei.compare(request, sent, started)
     body = parse(sent, SimilarityRequest)
     service = service_of(request)
@@ -72,7 +72,7 @@ async def tokenize(request: Request) -> Response:
     """Tokenize texts without encoding them."""
     started = time.perf_counter()
     sent = await read_json(request, max_body_bytes(request))
-    if speaks_tei(request, sent, TOKENIZE_KEYS):
+    if speaks(request, sent, Family.TEI, TEI_KEY, TOKENIZE_KEYS):
         return await tei.tokenize(request, sent)
     body = parse(sent, TokenizeRequest)
     tokenized = await while_connected(request, service_of(request).tokenize(body))

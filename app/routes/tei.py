@@ -1,21 +1,21 @@
-"""text-embeddings-inference's API: ``/embed``, ``/embed_all``, ``/decode``, ``/similarity``, ``/tokenize``.
+"""text-embeddings-inference's API: ``/embed``, ``/predict``, ``/rerank``, ``/similarity``, ``/tokenize``, ``/decode``.
 
 Its bodies name no model: each route is also under ``/models/{name}/``. ``app/routes/shared.py`` has the two paths that
-our own API has too.
+our own API has too, ``app/routes/rerank.py`` the one that Cohere's and Jina's clients call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from app.plain import PlainRequest
-from app.plain_flows import decode, embed, tokenize_whole
+from app.plain_flows import decode, embed, score, tokenize_whole
 from app.requests import parse, read_body, read_json, while_connected
 from app.routes.encode import json_body
 from app.routes.writing import server_timing, written
@@ -25,11 +25,16 @@ from app.schemas.tei import (
     TeiEmbedAllRequest,
     TeiEmbedRequest,
     TeiErrorResponse,
+    TeiPrediction,
+    TeiPredictRequest,
+    TeiRank,
+    TeiRerankRequest,
     TeiSimilarityRequest,
     TeiToken,
     TeiTokenizeRequest,
     ignored_fields,
 )
+from app.score_answers import write_predictions, write_ranks
 from app.service import Encoded
 from app.state import max_body_bytes, route_of, service_of
 from app.tei_answers import (
@@ -83,7 +88,7 @@ async def embed_texts(request: Request) -> Response:
     """Encode texts or token ids."""
     started = time.perf_counter()
     body = await read_body(request, TeiEmbedRequest, max_body_bytes(request))
-    return await _encode(request, body, body.plain(_model_of(request)), write_embeddings, started)
+    return await _embed(request, body, body.plain(_model_of(request)), write_embeddings, started)
 
 
 @router.post(
@@ -104,7 +109,44 @@ async def embed_tokens(request: Request) -> Response:
     """Give the last hidden state of every token, special tokens included; nothing is pooled or scaled."""
     started = time.perf_counter()
     body = await read_body(request, TeiEmbedAllRequest, max_body_bytes(request))
-    return await _encode(request, body, body.plain(_model_of(request)), write_token_states, started)
+    return await _embed(request, body, body.plain(_model_of(request)), write_token_states, started)
+
+
+@router.post(
+    "/predict",
+    response_model=list[TeiPrediction] | list[list[TeiPrediction]],
+    responses=ERRORS,
+    openapi_extra=json_body(TeiPredictRequest),
+    summary="Scores of the labels of a classifier or a reranker",
+)
+@router.post(
+    "/models/{name}/predict",
+    response_model=list[TeiPrediction] | list[list[TeiPrediction]],
+    responses=ERRORS,
+    openapi_extra=json_body(TeiPredictRequest) | MODEL_IN_PATH,
+    summary="The same, by that model",
+)
+async def predict(request: Request) -> Response:
+    """Score texts and pairs."""
+    started = time.perf_counter()
+    body = await read_body(request, TeiPredictRequest, max_body_bytes(request))
+    asked = body.plain(_model_of(request))
+    write = partial(write_predictions, is_batch=body.is_batch, raw_scores=body.raw_scores)
+    scoring = score(service_of(request), asked, "classifier", "reranker", route=route_of(request))
+    return await _answered(request, body, asked, scoring, write, started)
+
+
+@router.post(
+    "/models/{name}/rerank",
+    response_model=list[TeiRank],
+    responses=ERRORS,
+    openapi_extra=json_body(TeiRerankRequest) | MODEL_IN_PATH,
+    summary="How well texts go with a query, by that model",
+)
+async def rerank_by_model(request: Request) -> Response:
+    """Rank texts by a query."""
+    started = time.perf_counter()
+    return await rank(request, await read_json(request, max_body_bytes(request)), started)
 
 
 @router.post(
@@ -157,7 +199,7 @@ async def decode_ids(request: Request) -> Response:
 async def compare(request: Request, content: bytes, started: float) -> Response:
     """Answer ``/similarity`` to a body that speaks this API."""
     body = parse(content, TeiSimilarityRequest)
-    return await _encode(request, body, body.plain(_model_of(request)), write_comparison, started)
+    return await _embed(request, body, body.plain(_model_of(request)), write_comparison, started)
 
 
 async def tokenize(request: Request, content: bytes) -> Response:
@@ -169,15 +211,37 @@ async def tokenize(request: Request, content: bytes) -> Response:
     return _answer(content, ignored_header(ignored_fields(body)))
 
 
-async def _encode(
+async def rank(request: Request, content: bytes, started: float) -> Response:
+    """Answer ``/rerank`` to a body that speaks this API."""
+    body = parse(content, TeiRerankRequest)
+    asked = body.plain(_model_of(request))
+    write = partial(write_ranks, texts=body.texts if body.return_text else None, raw_scores=body.raw_scores)
+    scoring = score(service_of(request), asked, "reranker", route=route_of(request))
+    return await _answered(request, body, asked, scoring, write, started)
+
+
+async def _embed(
     request: Request,
     body: TeiBody,
     asked: PlainRequest,
     write: Callable[[Encoded], bytes],
     started: float,
 ) -> Response:
-    """Run a request through the encoder, and write its answer with the headers that say what it took."""
-    encoded = await while_connected(request, embed(service_of(request), asked, route=route_of(request)))
+    """Answer with embeddings, or what is made of them."""
+    embedding = embed(service_of(request), asked, route=route_of(request))
+    return await _answered(request, body, asked, embedding, write, started)
+
+
+async def _answered(
+    request: Request,
+    body: TeiBody,
+    asked: PlainRequest,
+    work: Coroutine[Any, Any, Encoded],
+    write: Callable[[Encoded], bytes],
+    started: float,
+) -> Response:
+    """Run a request, and write its answer with the headers that say what it took."""
+    encoded = await while_connected(request, work)
     num_values = None if asked.token_states else encoded.embeddings.size
     content = await written(encoded.model, partial(write, encoded), num_values)
     headers = {"Server-Timing": server_timing(encoded.timings, started), **headers_of(encoded, asked, started)}

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 MAX_PROMPT_CHARACTERS = 4_096
 """It is put before every text of a request, so that a long one would make a small body a huge amount of work."""
 
+MAX_QUERY_CHARACTERS = 4_096
+"""It is read again with every document, for the same reason."""
+
 Text = Annotated[str, Field(description="A text. An empty one is a text too.")]
 Pair = Annotated[tuple[str, str], Field(description="A pair of texts, encoded together as `[a, b]`.")]
 # fail_fast on every list: a body of a million wrong items would otherwise make a million findings.

@@ -1,18 +1,19 @@
 """The wire contract of text-embeddings-inference's routes.
 
-``/embed``, ``/embed_all``, ``/decode``, and by the key ``inputs`` ``/similarity`` and ``/tokenize``. As that server
-does, these take fields that they do not know; a header names them.
+``/embed``, ``/embed_all``, ``/predict``, ``/decode``, by the key ``inputs`` ``/similarity`` and ``/tokenize``, and
+``/rerank`` unless it has ``documents``. As that server does, these take fields that they do not know; a header names
+them.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from app.naming import named
 from app.plain import PlainRequest, as_list, is_one
-from app.schemas.body import Dimensions, Index
+from app.schemas.body import MAX_QUERY_CHARACTERS, Dimensions, Index
 from model.truncation import Side
 
 Direction = Literal["Right", "Left", "right", "left"]
@@ -26,6 +27,9 @@ Inputs = (
     | FilledIds  # behind the list of texts, whose findings are those that callers want to read
 )
 
+TextOrPair = Annotated[list[str], Field(min_length=1, max_length=2, fail_fast=True)]
+"""What is read together: a text, or the two of a pair."""
+
 
 class TeiBody(BaseModel):
     """Base of every body: nothing is coerced; a field that is not known is kept, so that it can be named."""
@@ -33,17 +37,22 @@ class TeiBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
 
-class TeiTruncation(TeiBody):
-    """What becomes of a text that is too long, and what stands before each text."""
+class TeiCut(TeiBody):
+    """What becomes of a text that is too long; of a pair, the longer text is cut first."""
 
     truncate: bool | None = Field(None, description="Cut what is too long; null and false answer 413 instead.")
     truncation_direction: Direction = Field("Right", description="Where it is cut: Left takes from the beginning.")
-    prompt_name: str | None = Field(None, description="A prompt of the model, put before each text.")
 
     @property
     def side(self) -> Side:
         """Where texts are cut."""
         return "left" if self.truncation_direction.lower() == "left" else "right"
+
+
+class TeiTruncation(TeiCut):
+    """The same, and what stands before each text."""
+
+    prompt_name: str | None = Field(None, description="A prompt of the model, put before each text.")
 
 
 class TeiEmbedAllRequest(TeiTruncation):
@@ -144,6 +153,95 @@ class TeiDecodeRequest(TeiBody):
     def plain(self, model: str | None) -> PlainRequest:
         """Return what is asked, in the server's own words."""
         return PlainRequest(as_list(self.ids), model=model, rename=named("ids", is_list=not is_one(self.ids)))
+
+
+def _shape(inputs: object) -> str:
+    """Tell what is meant, so that an error is about that; the first item decides, as there."""
+    if not isinstance(inputs, list):
+        return "str"
+    return "list[list]" if inputs and isinstance(inputs[0], list) else "list[str]"
+
+
+class TeiPredictRequest(TeiCut):
+    """Body of ``POST /predict``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"inputs": "The cat sat."},
+                {"inputs": ["The cat sat.", "A dog barked."], "raw_scores": True},
+                {"inputs": [["The cat sat."], ["The cat sat.", "A dog barked."]], "truncate": True},
+            ]
+        }
+    )
+
+    inputs: Annotated[
+        Annotated[FilledText, Tag("str")]
+        | Annotated[TextOrPair, Tag("list[str]")]
+        | Annotated[list[TextOrPair], Field(min_length=1, fail_fast=True), Tag("list[list]")],
+        Discriminator(_shape),
+    ] = Field(description="A text; or a list of a text, or of the two texts of a pair; or a list of such lists.")
+    raw_scores: bool = Field(False, description="Give logits, not scores from 0 to 1.")
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether there are many, and so the answer is a list of lists."""
+        return _shape(self.inputs) == "list[list]"
+
+    def plain(self, model: str | None) -> PlainRequest:
+        """Return what is asked, in the server's own words."""
+        if isinstance(self.inputs, str):
+            lists = [[self.inputs]]
+        else:
+            lists = [item for item in self.inputs if isinstance(item, list)]
+            lists = lists or [[item for item in self.inputs if isinstance(item, str)]]
+        return PlainRequest(
+            [(item[0], item[1]) if len(item) == 2 else item[0] for item in lists],
+            model=model,
+            truncate=bool(self.truncate),
+            side=self.side,
+            rename=named("inputs", is_list=self.is_batch),
+        )
+
+
+class TeiRerankRequest(TeiCut):
+    """Body of ``POST /rerank`` in the form of text-embeddings-inference."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"query": "Who sat?", "texts": ["A dog barked.", "The cat sat."]},
+                {"query": "Who sat?", "texts": ["A dog barked.", "The cat sat."], "raw_scores": True},
+                {"query": "Who sat?", "texts": ["A dog barked."], "return_text": True, "truncate": True},
+            ]
+        }
+    )
+
+    query: str = Field(max_length=MAX_QUERY_CHARACTERS, description="Paired with each text.")
+    texts: Annotated[list[str], Field(fail_fast=True, json_schema_extra={"minItems": 1})]
+    raw_scores: bool = Field(False, description="Give logits, not scores from 0 to 1.")
+    return_text: bool = Field(False, description="Whether the answer has the texts.")
+
+    def plain(self, model: str | None) -> PlainRequest:
+        """Return what is asked: a pair for each text."""
+        return PlainRequest(
+            [(self.query, text) for text in self.texts], model=model, truncate=bool(self.truncate), side=self.side
+        )
+
+
+class TeiPrediction(BaseModel):
+    """The score of a label."""
+
+    score: float
+    label: str
+
+
+class TeiRank(BaseModel):
+    """The score of a text."""
+
+    index: int
+    text: str = Field("", description="Only with `return_text`.")
+    score: float
 
 
 class TeiToken(BaseModel):

@@ -13,11 +13,12 @@ from app.families import (
     Family,
     as_oip,
     as_openai,
+    as_rerank,
     as_tei,
     family_of,
     oip_status,
     openai_status,
-    speaks_tei,
+    speaks,
     write_error,
 )
 from app.problems import problem
@@ -86,7 +87,7 @@ def test_the_page_is_ours() -> None:
 def test_on_shared_paths_the_key_decides(body: bytes, is_tei: bool) -> None:
     """At the top of the body, whatever the rest is; what cannot be read stays ours."""
     request = request_to("/tokenize")
-    assert speaks_tei(request, body, NATIVE_KEYS) is is_tei
+    assert speaks(request, body, Family.TEI, "inputs", NATIVE_KEYS) is is_tei
     assert family_of(request) is (Family.TEI if is_tei else Family.NATIVE)
 
 
@@ -95,7 +96,7 @@ def test_keys_of_both_are_refused(key: str) -> None:
     """In our shape: it is not known which was meant."""
     request = request_to("/similarity")
     with pytest.raises(InvalidRequestError, match="either inputs or"):
-        speaks_tei(request, json.dumps({"inputs": 1, key: 2}).encode(), NATIVE_KEYS)
+        speaks(request, json.dumps({"inputs": 1, key: 2}).encode(), Family.TEI, "inputs", NATIVE_KEYS)
     assert family_of(request) is Family.NATIVE
 
 
@@ -120,26 +121,30 @@ def test_every_error_in_every_shape(error_class: type[Exception]) -> None:
         described.code in {"empty_input", "attention_not_supported", "explanation_not_supported"}
     )
 
+    sentence = "input[3]: a sentence"
+    assert as_rerank(described) == {"message": sentence, "detail": sentence, "code": described.code}
+
     assert as_oip(described) == {"error": "input[3]: a sentence"}
     assert oip_status(described) == (400 if described.status == 422 else described.status)
 
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/v1/embeddings", 400), ("/embed", 413), ("/v2/models/a/infer", 413), ("/encode", 413)],
+    [("/v1/embeddings", 400), ("/v1/rerank", 413), ("/embed", 413), ("/v2/models/a/infer", 413), ("/encode", 413)],
 )
 def test_the_shape_is_that_of_the_request(path: str, status: int) -> None:
-    """One problem, three answers."""
+    """One problem, as many answers as families."""
     response = write_error(request_to(path), problem(TooManyTextsError("a sentence", param="texts")))
     assert response.status_code == status
     body = json.loads(bytes(response.body))
     shapes = {"/v1/embeddings": {"error"}, "/v2/models/a/infer": {"error"}, "/embed": {"error", "error_type"}}
+    shapes["/v1/rerank"] = {"message", "detail", "code"}
     assert set(body) == shapes.get(path, set(problem(TooManyTextsError("a sentence", param="texts")).as_dict()))
     kind = "application/problem+json" if path == "/encode" else "application/json"
     assert response.headers["content-type"] == kind
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/embed", "/v2/models/a/infer", "/encode"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/rerank", "/embed", "/v2/models/a/infer", "/encode"])
 def test_retry_after_is_kept(path: str) -> None:
     """In every shape."""
     response = write_error(request_to(path), problem(QueueFullError("full", retry_after_seconds=2.5)))
@@ -150,7 +155,7 @@ def test_retry_after_is_kept(path: str) -> None:
 def test_what_is_not_ours_is_not_quoted(error: Exception) -> None:
     """A framework's error or a bug tells nothing of itself, in any shape."""
     described = problem(error)
-    for body in (as_openai(described), as_tei(described), as_oip(described)):
+    for body in (as_openai(described), as_tei(described), as_oip(described), as_rerank(described)):
         assert "MARKER" not in str(body)
         assert "a bug" not in str(body)
 
