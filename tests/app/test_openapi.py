@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -10,6 +11,7 @@ import pytest
 from fastapi.openapi.models import OpenAPI
 
 from tests.app.conftest import Serve, Served
+from tests.app.routes.scoring import make_models
 
 pytestmark = pytest.mark.anyio
 
@@ -25,13 +27,25 @@ COMPATIBLE = {
     **{
         prefix + path: f"Tei{name}Request"
         for prefix in ("", "/models/{name}")
-        for path, name in (("/embed", "Embed"), ("/embed_all", "EmbedAll"), ("/decode", "Decode"))
+        for path, name in (
+            ("/embed", "Embed"),
+            ("/embed_all", "EmbedAll"),
+            ("/decode", "Decode"),
+            ("/predict", "Predict"),
+        )
     },
+    "/models/{name}/rerank": "TeiRerankRequest",
     "/models/{name}/similarity": "TeiSimilarityRequest",
     "/models/{name}/tokenize": "TeiTokenizeRequest",
 }
 SHARED = {"/similarity": "TeiSimilarityRequest", "/tokenize": "TeiTokenizeRequest"}
 """Paths of ours that take the body of another API as well."""
+RERANK = {
+    "/rerank": ["TeiRerankRequest", "RerankRequest"],
+    "/v1/rerank": ["RerankRequest"],
+    "/v2/rerank": ["RerankRequest"],
+}
+"""Paths of Cohere's and Jina's clients; the first is text-embeddings-inference's, too."""
 LISTS = {"/v1/models", "/models", "/v1/models/{name}"}
 INFERENCE = {"/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer"}
 INFERENCE_STATE = {
@@ -84,7 +98,8 @@ async def test_it_is_openapi(schema: dict[str, Any]) -> None:
 async def test_every_route_is_there(schema: dict[str, Any]) -> None:
     """What is served is described, probes included; names of operations are distinct."""
     operation_paths = {"/health", "/health/live", "/health/ready", "/metrics", "/info", "/models/{name}/info"}
-    assert schema["paths"].keys() == {*BODIES, *COMPATIBLE, *LISTS, *operation_paths, *INFERENCE, *INFERENCE_STATE}
+    others = {*RERANK, *LISTS, *operation_paths, *INFERENCE, *INFERENCE_STATE}
+    assert schema["paths"].keys() == {*BODIES, *COMPATIBLE, *others}
     names = [operation["operationId"] for path in schema["paths"].values() for operation in path.values()]
     assert len(names) == len(set(names))
 
@@ -185,6 +200,69 @@ async def test_compatible_routes_are_described(schema: dict[str, Any], path: str
         if status != "200":
             [reference] = references(response["content"]["application/json"])
             assert reference.endswith("OpenAIErrorResponse" if not name.startswith("Tei") else "TeiErrorResponse")
+
+
+@pytest.mark.parametrize(("path", "names"), RERANK.items())
+async def test_reranking_is_described(schema: dict[str, Any], path: str, names: list[str]) -> None:
+    """With the bodies that are taken, and the errors of each of them."""
+    operation = schema["paths"][path]["post"]
+    assert list(references(operation["requestBody"])) == [f"#/components/schemas/{name}" for name in names]
+    assert set(operation["responses"]) == {"200", "400", "404", "413", "415", "422", "429", "500", "503", "504"}
+    shapes = ["TeiErrorResponse"] * (path == "/rerank") + ["RerankErrorResponse"]
+    for status, response in operation["responses"].items():
+        if status != "200":
+            assert list(references(response)) == [f"#/components/schemas/{shape}" for shape in shapes]
+
+
+SCORING = [
+    ("classifier", "/predict", "TeiPredictRequest"),
+    ("reranker", "/predict", "TeiPredictRequest"),
+    *(("reranker", path, name) for path, names in RERANK.items() for name in names),
+]
+
+
+@pytest.mark.parametrize(("kind", "path", "name"), SCORING)
+async def test_examples_of_scores_are_taken_as_they_are(
+    serve: Serve, tmp_path: Path, kind: str, path: str, name: str
+) -> None:
+    """What /docs offers to try works with a model of the kind, is valid, and is answered as described."""
+    async with serve(model=make_models(tmp_path, kind)) as server:
+        schema = (await server.client.get("/openapi.json")).json()
+        answer = schema["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+        examples = schema["components"]["schemas"][name]["examples"]
+        assert len(examples) > 2
+        for example in examples:
+            response = await server.post(path, example)
+            assert response.status_code == 200, response.text
+            validator(schema, name).validate(example)
+            described = jsonschema_rs.Draft202012Validator({**answer, "components": schema["components"]})
+            described.validate(response.json())
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "body"),
+    [
+        ("/predict", "TeiPredictRequest", {"inputs": []}),
+        ("/predict", "TeiPredictRequest", {"inputs": ["a", "b", "c"]}),
+        ("/predict", "TeiPredictRequest", {"inputs": [["a"], "b"]}),
+        ("/rerank", "TeiRerankRequest", {"query": "a", "texts": []}),
+        ("/rerank", "TeiRerankRequest", {"query": "a", "texts": ["b"], "return_text": 1}),
+        ("/rerank", "RerankRequest", {"query": "a", "documents": ["b"], "top_n": 0}),
+        ("/v1/rerank", "RerankRequest", {"query": "", "documents": ["b"]}),
+        ("/v2/rerank", "RerankRequest", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 1}),
+    ],
+)
+async def test_scores_that_are_refused_do_not_fit(
+    serve: Serve, tmp_path: Path, path: str, name: str, body: dict[str, Any]
+) -> None:
+    """Bodies that are refused are invalid by the schema, and the refusal has the shape that is described."""
+    async with serve(model=make_models(tmp_path, "reranker")) as server:
+        schema = (await server.client.get("/openapi.json")).json()
+        response = await server.post(path, body)
+        assert response.status_code in {400, 422}
+        assert not validator(schema, name).is_valid(body)
+        shape = "TeiErrorResponse" if name.startswith("Tei") else "RerankErrorResponse"
+        validator(schema, shape).validate(response.json())
 
 
 @pytest.mark.parametrize("path", sorted(INFERENCE))
