@@ -51,9 +51,9 @@ from model.tokenizer import SpecialTokens, Text, Tokenizer, TokenizerConfig
 ATTENTION_PATHS: dict[Literal["fused", "explicit"], Attend] = {"fused": attend_fused, "explicit": attend_explicit}
 
 INSTEAD: dict[ModelKind, str] = {
-    "embedding": "an embedding model, which gives no scores: ask for embeddings, as at /encode or /embed",
-    "classifier": "a classifier, which gives scores of labels: ask /predict",
-    "reranker": "a reranker, which gives scores of pairs: ask /rerank or /predict",
+    "embedding": "an embedding model, which gives no scores: it answers /encode and /embed",
+    "classifier": "a classifier, which gives scores of labels: it answers /predict",
+    "reranker": "a reranker, which gives scores of pairs: it answers /rerank and /predict",
 }
 """What each kind of model is there for."""
 
