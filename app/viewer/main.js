@@ -24,7 +24,7 @@ const held = $("snapshot") && JSON.parse($("snapshot").textContent);
 const answers = new Map(), arrays = new Recent(16e6); // bytes, for the page as one file
 const source = new Server(held ? replay(held.answers) : recording((...request) => fetch(...request), answers, arrays));
 const state = readFragment(location.hash || held?.fragment || "");
-let info, asking, layers, heads, dimensions, reading, scene, ink, turns = 0, hovered = null, isWaiting = false, timer;
+let info, asking, layers, heads, reading, scene, ink, turns = 0, hovered = null, isWaiting = false, timer;
 
 const map = new MapPane({ stage: $("stage"), base: $("base"), over: $("over"), tip: $("tip"), onFocus: hover, onPin: pin });
 const sentence = new SentencePane({ root: $("sentence"), canvas: $("shade"), onFocus: (unit) => hover(spotOf(unit)), onPin: (unit) => pin(spotOf(unit)) });
@@ -51,7 +51,6 @@ function fill(name, options) {
 function chooseModel() {
 	const model = info.models.find(({ name }) => name === state.model) ?? info.models[0];
 	[layers, heads] = [model.num_hidden_layers, model.num_attention_heads];
-	dimensions = model.dimensions && 1; // only the attention of an answer is read
 	fill("layer", range(layers).map((at) => [at]));
 	fill("head", range(heads).map((at) => [at]));
 	fill("model", info.models.map(({ name }, at) => [at ? name : "", name]));
@@ -77,7 +76,7 @@ async function run() {
 	if (a || b) {
 		document.body.classList.add("busy");
 		try {
-			reading = await (mode === "compare" ? source.compare(request) : source.read({ ...request, dimensions }));
+			reading = await (mode === "compare" ? source.compare(request) : source.read(request));
 		} finally {
 			document.body.classList.remove("busy");
 		}

@@ -81,10 +81,10 @@ export class Server {
 		this.pending = new Map();
 	}
 
-	/** Reads a text or a pair; 0 dimensions of a model that gives no embeddings. */
-	async read({ texts, model, prompt, dimensions = 1 }) {
+	/** Reads a text or a pair. */
+	async read({ texts, model, prompt }) {
 		this.begin();
-		this.body = { texts: [texts.length === 2 ? texts : texts[0]], model: model || null, prompt_name: prompt || null, dimensions: dimensions || null };
+		this.body = { texts: [texts.length === 2 ? texts : texts[0]], model: model || null, prompt_name: prompt || null };
 		const response = await this.encode({ layers: "all", maps: false, stats: true }), body = await response.json();
 		const { tokens, words, stats } = body.attention[0];
 		this.kept.set("stats keep", stats);

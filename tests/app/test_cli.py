@@ -251,6 +251,8 @@ def test_info_is_json(run: Run, tmp_path: Path) -> None:
     assert json.loads(out) == {
         "folder": str(folder),
         "format": "BERT",
+        "kind": "embedding",
+        "labels": [],
         "num_parameters": 6_736,
         "num_ignored_tensors": 0,
         "dimensions": 16,
