@@ -292,7 +292,7 @@ async def test_overload_is_429_with_a_time(serve: Serve, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("path", "key"), [("/rerank", "texts"), ("/rerank", "documents"), ("/v1/rerank", "documents")])
 async def test_a_small_body_is_no_huge_amount_of_work(server: Served, path: str, key: str) -> None:
-    """The longest query with the most documents costs a few seconds, and floods of either are answered in few words."""
+    """A query that is too long is refused before it is paired with anything; floods are answered in a few words."""
     began = time.thread_time()
     query = "a" * (MAX_QUERY_CHARACTERS + 1)
     response = await server.post(path, {"query": query, key: ["b"] * 1_024})
