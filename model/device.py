@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from pathlib import Path
@@ -9,6 +10,12 @@ from pathlib import Path
 import torch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+KEPT_BYTES = 256 * 2**20
+"""Freed memory that stays with the process."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc refuses more
 
 _NATIVE_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 """Words in /proc/cpuinfo of processors that multiply bfloat16 natively (x86: the first two, Arm: the last)."""
@@ -50,7 +57,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if has_native_bfloat16(device) else torch.float32
     if name not in DTYPES:
-        raise ValueError(f"dtype {name!r} is not supported, only auto, {', '.join(DTYPES)}")
+        raise ValueError(f"dtype {name!r} is not supported, only auto, {', '.join(DTYPES)}, and int8 to serve on a CPU")
     return DTYPES[name]
 
 
@@ -64,6 +71,24 @@ def has_native_bfloat16(device: torch.device, cpuinfo: Path = Path("/proc/cpuinf
         return False
     flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
     return not _NATIVE_BFLOAT16_FLAGS.isdisjoint(flags.split())
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep up to :data:`KEPT_BYTES` of what is freed, instead of giving large buffers back at once.
+
+    Each layer of each batch frees and takes the same few buffers of megabytes. Given back, they are mapped anew page by
+    page: 200 faults for every text of 25 tokens, and a fifth of the processor time, with all-MiniLM-L6-v2 in int8, where
+    float32 stands between the products. (The smaller buffers of bfloat16 are kept by default.) Where the C library is
+    not glibc this does nothing.
+
+    References
+    ----------
+    mallopt(3)
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def available_threads(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

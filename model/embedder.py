@@ -19,6 +19,7 @@ from torch import Tensor
 
 from model.attention import Attend, attend_explicit, attend_fused
 from model.batch import PackedBatch, cut_by_tokens, pack
+from model.calibration import calibration_batches, calibration_texts
 from model.checkpoint import LoadedEncoder, load_dense, load_encoder
 from model.contract import (
     AttentionSelection,
@@ -31,7 +32,8 @@ from model.contract import (
     SpecialMode,
     Unit,
 )
-from model.device import available_threads, choose_device, choose_dtype
+from model.device import available_threads, choose_device, choose_dtype, keep_freed_memory
+from model.encoder import Encoder
 from model.errors import (
     AttentionNotSupportedError,
     AttentionSelectionError,
@@ -42,6 +44,7 @@ from model.errors import (
 )
 from model.folder import ModelFolder, read_folder, read_tokenizer
 from model.heads import Dense
+from model.int8 import has_kernel, observe_inputs, quantize_linear_layers
 from model.labels import ModelKind
 from model.maps import Units, units_among
 from model.pooling import POOLING_FUNCTIONS, Pooling, Spans, finish
@@ -125,6 +128,7 @@ class Embedder:
         tokenizer: Tokenizer,
         dense: Sequence[Dense],
         device: torch.device,
+        dtype: str,
     ) -> None:
         self.tokenizer = tokenizer
         self.config = loaded.encoder.config
@@ -136,7 +140,6 @@ class Embedder:
         self._classifier = loaded.classifier
         width = folder.dense[-1].out_features if folder.dense else self.config.hidden_size
         self.dimensions: int = 0 if loaded.classifier else width
-        parameter = next(self._encoder.parameters())
         self.info = ModelInfo(
             folder=folder.path,
             format=loaded.format.name,
@@ -151,7 +154,7 @@ class Embedder:
             vocab_size=self.config.vocab_size,
             max_length=tokenizer.max_length,
             pooling=loaded.classifier.config.pooling if loaded.classifier else folder.pooling.mode,
-            dtype=str(parameter.dtype).removeprefix("torch."),
+            dtype=dtype,
             device=str(device),
             threads=torch.get_num_threads(),
             special_tokens=tokenizer.config.special_tokens,
@@ -176,7 +179,7 @@ class Embedder:
         folder : str or Path
         dtype : str
             "auto" (bfloat16 where the hardware multiplies it natively, else float32), "float32", "bfloat16",
-            "float16".
+            "float16", or "int8": the linear layers' products in bytes, everything between them in float32.
         device : str
             "auto", "cpu", "cuda" or "cuda:N".
         threads : int, optional
@@ -194,14 +197,22 @@ class Embedder:
             If dtype or device are unknown or not there.
         """
         place = choose_device(device)
-        number_format = choose_dtype(dtype, place)
+        is_int8 = dtype == "int8"
+        if is_int8 and (place.type != "cpu" or not has_kernel()):
+            raise ValueError("dtype 'int8' needs a CPU, and a PyTorch that was built with oneDNN")
+        number_format = choose_dtype("float32" if is_int8 else dtype, place)
         torch.set_num_threads(threads or available_threads())
+        keep_freed_memory()
         described = read_folder(Path(folder))
-        loaded = load_encoder(described, number_format, place, ATTENTION_PATHS[attention])
+        loaded = load_encoder(described, number_format, place, ATTENTION_PATHS[attention], pack=not is_int8)
         tokenizer = _make_tokenizer(described, loaded, special_tokens)
         _check_widths(described, loaded)
+        if is_int8:
+            _quantize(loaded.encoder, tokenizer)
         dense = [load_dense(config, place) for config in described.dense]
-        return cls(described, loaded, tokenizer, dense, place)
+        return cls(
+            described, loaded, tokenizer, dense, place, "int8" if is_int8 else str(number_format).removeprefix("torch.")
+        )
 
     def encode(
         self,
@@ -524,6 +535,14 @@ def _check_widths(folder: ModelFolder, loaded: LoadedEncoder) -> None:
                 f"{dense.folder / 'config.json'}: in_features is {dense.in_features}, and what comes in has {width}"
             )
         width = dense.out_features
+
+
+@torch.inference_mode()
+def _quantize(encoder: Encoder, tokenizer: Tokenizer) -> None:
+    """Let an encoder read the calibration texts, then put its linear layers into bytes."""
+    batches = calibration_batches(tokenizer, calibration_texts())
+    ranges = observe_inputs(encoder, lambda: [encoder(batch) for batch in batches])
+    quantize_linear_layers(encoder, ranges)
 
 
 def _make_tokenizer(folder: ModelFolder, loaded: LoadedEncoder, special_tokens: SpecialTokens) -> Tokenizer:

@@ -24,7 +24,7 @@ ACTIVATION_FUNCTIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "swiglu": F.silu,
 }
 
-_FUSED: dict[Activation | None, tuple[str, str]] = {
+FUSED_ACTIVATIONS: dict[Activation | None, tuple[str, str]] = {
     None: ("none", ""),
     "relu": ("relu", ""),
     "gelu": ("gelu", "none"),
@@ -70,7 +70,7 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Map (T, in_features) to (T, out_features)."""
         if self._packed is not None:
-            name, variant = _FUSED[self.activation]
+            name, variant = FUSED_ACTIVATIONS[self.activation]
             fused: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, name, [], variant)
             return fused
         out = F.linear(x, self.weight, self.bias)

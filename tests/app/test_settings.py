@@ -227,7 +227,7 @@ def test_unusable_models_are_refused(text: str) -> None:
         ("shutdown-grace-seconds", "-1", "0"),
         ("shutdown-grace-seconds", "nan", "finite"),
         ("drain-delay-seconds", "-1", "0"),
-        ("dtype", "int8", "'bfloat16'"),
+        ("dtype", "int4", "'bfloat16'"),
         ("special-tokens", "drop", "'parse'"),
         ("log-level", "INFO", "'info'"),
         ("device", "gpu", "cuda:N"),
