@@ -30,8 +30,8 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], tuple[Tensor, 
 
 SHORT_LENGTH = 64
 """Tokens up to which, on a CPU in float32, two batched products and a softmax beat the fused kernel, which takes every
-head of every text by itself: all-MiniLM-L6-v2 is 1.05 times as fast with sentences, 1.08 times in int8. In bfloat16 they
-would round the scores."""
+head of every text by itself: all-MiniLM-L6-v2 is 1.05 times as fast with sentences, 1.08 times in int8. In bfloat16
+they would round the scores."""
 
 
 def attend_fused(
