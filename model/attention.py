@@ -28,16 +28,10 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], tuple[Tensor, 
 """(query, key, value, mask, dropout) -> (context, weights or None): see :func:`attend_fused`."""
 
 
-SHORT_LENGTH = 64
-"""Tokens up to which, on a CPU in float32, two batched products and a softmax beat the fused kernel, which takes every
-head of every text by itself: all-MiniLM-L6-v2 is 1.05 times as fast with sentences, 1.08 times in int8. In bfloat16
-they would round the scores."""
-
-
 def attend_fused(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend with the fused kernel of the device, or with what is faster there.
+    """Attend with the fused kernel of the device.
 
     Parameters
     ----------
@@ -53,8 +47,6 @@ def attend_fused(
     weights : None
         A fused kernel never has them in one place.
     """
-    if query.device.type == "cpu" and query.dtype == torch.float32 and query.shape[-2] <= SHORT_LENGTH:
-        return attend_explicit(query, key, value, mask, dropout)[0], None
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout), None
 
 

@@ -225,7 +225,7 @@ def test_maps_own_their_memory() -> None:
 def test_a_layers_maps_are_freed_before_the_next_ones_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statistics and rollout of all layers hold the maps of one layer at a time: those of the texts that ask."""
     config = make_config(num_hidden_layers=5)
-    encoder, texts = make_encoder(config).double(), make_texts((4, 7, 4))  # float64: its attention core counts no maps
+    encoder, texts = make_encoder(config), make_texts((4, 7, 4))
     alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
     held: list[int] = []
 
