@@ -267,8 +267,6 @@ def test_info_is_json(run: Run, tmp_path: Path) -> None:
         "threads": json.loads(out)["threads"],
         "special_tokens": "text",
         "prompts": ["query"],
-        "kind": "embedding",
-        "labels": [],
     }
 
 
