@@ -22,8 +22,8 @@ ORACLE := .venv-oracle
 TRAINING := .venv-training
 CLIENTS := .venv-clients
 
-.PHONY: help setup weights serve test check check-clients check-long check-gpu bench bench-viewer train-demo image fix \
-	lock clean
+.PHONY: help setup weights serve test check check-clients check-long check-gpu bench bench-peers bench-viewer train-demo \
+	image fix lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -78,6 +78,10 @@ bench: $(ORACLE)/.ready weights ## speed of the library and of the server, next 
 	@$(ORACLE)/bin/python -m bench.server
 	@$(ORACLE)/bin/python -m bench.attention
 
+# The peers' own environments are made under build/peers/ by the command itself.
+bench-peers: $(RUNTIME)/.ready weights ## speed next to ONNX Runtime, OpenVINO, infinity and the processor's ceiling, about an hour and a half (ARGS="--rounds 1 --texts 100": a try)
+	@$(RUNTIME)/bin/python -m bench.peers --torch '$(TORCH)' --torch-index-url '$(TORCH_INDEX_URL)' $(ARGS)
+
 bench-viewer: $(DEV)/.ready weights ## speed of the page in Chromium, with up to 512 tokens
 	@$(DEV)/bin/python -m bench.viewer
 
@@ -94,16 +98,18 @@ fix: $(DEV)/.ready ## format, and mend what ruff can mend
 # UPGRADE=--upgrade takes the newest versions, UPGRADE="--upgrade-package NAME" one of them; without it, only what
 # pyproject.toml now asks for changes.
 UPGRADE ?=
-COMPILE = $(DEV)/bin/uv pip compile pyproject.toml --override requirements/overrides.txt --universal \
-	--python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" --quiet $(UPGRADE)
+UNHASHED = $(DEV)/bin/uv pip compile --override requirements/overrides.txt --universal --python-version 3.11 \
+	--no-annotate --no-emit-index-url --custom-compile-command "make lock" --quiet $(UPGRADE)
+COMPILE = $(UNHASHED) --generate-hashes pyproject.toml
 
-lock: ## write requirements/*.txt anew from pyproject.toml (UPGRADE=--upgrade for newer versions)
+lock: ## write requirements/*.txt from pyproject.toml, bench/peers/*.txt from *.in (UPGRADE=--upgrade for newer versions)
 	@[ -x $(DEV)/bin/uv ] || { echo "make setup first: uv is not in $(DEV)"; exit 1; }
 	@$(COMPILE) --output-file requirements/runtime.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra dev --extra training --output-file requirements/dev.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra training --output-file requirements/training.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra oracle --output-file requirements/oracle.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra clients --output-file requirements/clients.txt
+	@for peer in bench/peers/*.in; do $(UNHASHED) $$peer --output-file $${peer%.in}.txt; done
 
 clean: ## remove environments and caches; weights/ stays
 	@rm -rf $(RUNTIME) $(DEV) $(ORACLE) $(TRAINING) $(CLIENTS) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

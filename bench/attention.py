@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.server import TEXTS, running_server
+from bench.server import running_server
+from bench.text_sets import read_texts
 
 LENGTHS = (32, 128, 512)
 """Tokens of a text, special tokens included."""
@@ -105,7 +106,7 @@ class Cost:
 
 def text_of(client: Client, num_tokens: int) -> str:
     """Cut a run of words from the benchmark's sentences that the server reads as exactly so many tokens."""
-    words = TEXTS.read_text(encoding="utf-8").split()
+    words = " ".join(read_texts("25")).split()
 
     def count(start: int, num_words: int) -> int:
         text = " ".join(words[start : start + num_words])

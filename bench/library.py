@@ -1,8 +1,8 @@
-"""Speed of the library, next to sentence-transformers, in one run.
+"""Speed of the library, next to others, in one run: ``make bench`` compares with sentence-transformers.
 
-Each contender lives in a process of its own, so that none profits from what another did to the allocator or the thread
-pools. They run in turn, round after round, so that a machine whose speed drifts slows all of them; what counts is the
-ratio of medians. Run it with ``make bench`` on a machine that does nothing else.
+Each contender lives in a process of its own (:mod:`bench.contender`). They run in turn, round after round, so that a
+machine whose speed drifts slows all of them; what counts is the ratio of medians. Run it on a machine that does nothing
+else. ``bench.peers`` measures many more libraries in the same way.
 """
 
 from __future__ import annotations
@@ -11,75 +11,161 @@ import argparse
 import importlib.util
 import json
 import statistics
-import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
-from model.device import available_threads, has_native_bfloat16
+from bench.contender import Contender
+from bench.libraries import UnavailableError
+from bench.text_sets import NUM_TEXTS, read_texts
+from model.device import available_threads
 from model.embedder import Embedder
 
-TEXTS = Path(__file__).parent / "texts" / "sentences-25.txt"
+DTYPES = ("float32", "bfloat16", "int8")
 
-PEER_BATCH_SIZE = 32
-"""sentence-transformers' own default; it sorts by length too."""
-
-
-def load_contender(library: str, model: str, dtype: str) -> Callable[[list[str]], object]:
-    """Return what encodes texts with one library in one number format."""
-    if library == "eyeline":
-        return Embedder.load(model, dtype=dtype, device="cpu").encode
-    from sentence_transformers import SentenceTransformer
-
-    torch.set_num_threads(available_threads())
-    peer = SentenceTransformer(
-        model, device="cpu", local_files_only=True, model_kwargs={"dtype": getattr(torch, dtype)}
-    )
-    return lambda texts: peer.encode(texts, batch_size=PEER_BATCH_SIZE, show_progress_bar=False)
+SETTLE_SECONDS = 0.2
+"""Between two contenders: the threads of a pool spin for a while before they sleep."""
 
 
-def contend(library: str, model: str, dtype: str) -> None:
-    """Encode all texts once for each line on standard input, and answer with the seconds it took."""
-    texts = TEXTS.read_text(encoding="utf-8").splitlines()
-    encode = load_contender(library, model, dtype)
-    encode(texts)
-    print("ready", flush=True)
-    for _ in sys.stdin:
-        started = time.perf_counter()
-        encode(texts)
-        print(f"seconds {time.perf_counter() - started}", flush=True)
+@dataclass(slots=True)
+class Figure:
+    """What one library in one number format did with one set of texts.
+
+    Attributes
+    ----------
+    model, text_set, library, dtype : str
+    num_texts, num_tokens : int
+        Tokens as Eyeline's tokenizer counts them, special tokens included.
+    settings : str
+        What was chosen for the set, a batch size for instance.
+    seconds : list of float
+        For all texts, one number a round.
+    cosine_mean, cosine_min : float or None
+        Between its embeddings and Eyeline's in float32, over the texts; None where there are no embeddings.
+    """
+
+    model: str
+    text_set: str
+    library: str
+    dtype: str
+    num_texts: int
+    num_tokens: int
+    settings: str = ""
+    seconds: list[float] = field(default_factory=list)
+    cosine_mean: float | None = None
+    cosine_min: float | None = None
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        return f"{self.library} {self.dtype}"
+
+    @property
+    def texts_per_second(self) -> float:
+        """By the median round."""
+        return self.num_texts / statistics.median(self.seconds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """By the median round."""
+        return self.num_tokens / statistics.median(self.seconds)
 
 
-class Contender:
-    """A process that encodes when it is told to."""
+@contextmanager
+def starting(
+    libraries: Iterable[tuple[str, str, str | Path]], model: str, num_texts: int, unavailable: dict[str, str]
+) -> Iterator[list[Contender]]:
+    """Start contenders, and end them.
 
-    def __init__(self, library: str, model: str, dtype: str) -> None:
-        self.name = f"{library} {dtype}"
-        self.seconds: list[float] = []
-        command = [sys.executable, "-m", "bench.library", "--contend", library, "--dtype", dtype, "--model", model]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    Parameters
+    ----------
+    libraries : iterable of (library, dtype, interpreter)
+    model : str
+    num_texts : int
+    unavailable : dict of str to str
+        What cannot be had is entered here, with the reason.
+    """
+    contenders: list[Contender] = []
+    try:
+        for library, dtype, python in libraries:
+            try:
+                contender = Contender(
+                    library, dtype, model, python=python, threads=available_threads(), num_texts=num_texts
+                )
+                contenders.append(contender)
+            except UnavailableError as error:
+                unavailable[f"{library} {dtype}"] = str(error)
+        yield contenders
+    finally:
+        for contender in contenders:
+            contender.close()
+
+
+def measure(
+    contenders: Sequence[Contender],
+    model: str,
+    text_sets: Sequence[str],
+    num_texts: int,
+    num_rounds: int,
+    unavailable: dict[str, str],
+) -> list[Figure]:
+    """Let the contenders encode every set, in turn, so many times; one that fails is left out, with its reason."""
+    tokenizer = Embedder.load(model, device="cpu").tokenizer
+    texts = {text_set: read_texts(text_set, num_texts) for text_set in text_sets}
+    num_tokens = {name: sum(item.num_tokens for item in tokenizer.encode(many)) for name, many in texts.items()}
+    figures = {
+        (contender, text_set): Figure(
+            model, text_set, contender.library, contender.dtype, len(texts[text_set]), num_tokens[text_set]
         )
-        self._answer("ready")
+        for text_set in text_sets
+        for contender in contenders
+    }
 
-    def run(self) -> None:
-        """Encode all texts once."""
-        print("go", file=self._process.stdin, flush=True)
-        self.seconds.append(float(self._answer("seconds")))
+    def leave_out(contender: Contender, error: UnavailableError) -> None:
+        unavailable[contender.name] = str(error)
+        for text_set in text_sets:
+            figures.pop((contender, text_set), None)
 
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate(timeout=30)
+    with tempfile.TemporaryDirectory() as folder:
+        files = {key: Path(folder) / f"{number}.npy" for number, key in enumerate(figures)}
+        for contender, text_set in list(figures):
+            if figure := figures.get((contender, text_set)):
+                try:
+                    figure.settings = contender.prepare(text_set, files[contender, text_set])
+                except UnavailableError as error:
+                    leave_out(contender, error)
+        compare_embeddings([(figure, files[key]) for key, figure in figures.items()])
+    for _ in range(num_rounds):
+        for contender, text_set in list(figures):
+            if figure := figures.get((contender, text_set)):
+                time.sleep(SETTLE_SECONDS)
+                try:
+                    figure.seconds.append(contender.run(text_set))
+                except UnavailableError as error:
+                    leave_out(contender, error)
+    return list(figures.values())
 
-    def _answer(self, word: str) -> str:
-        """Read lines up to the one that begins with ``word``; return what follows it."""
-        for line in self._process.stdout or ():
-            if line.startswith(word):
-                return line.removeprefix(word).strip()
-        raise SystemExit(f"{self.name} ended without an answer")
+
+def compare_embeddings(encoded: Sequence[tuple[Figure, Path]]) -> None:
+    """Enter how near each contender's embeddings are to Eyeline's in float32, where there are any."""
+    exact = {figure.text_set: np.load(file) for figure, file in encoded if figure.name == "eyeline float32"}
+    for figure, file in encoded:
+        if file.exists():
+            cosines = cosine(np.load(file), exact[figure.text_set])
+            figure.cosine_mean, figure.cosine_min = float(cosines.mean()), float(cosines.min())
+
+
+def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Compare rows one by one: (n, D), (n, D) -> (n,)."""
+    product: NDArray[np.float32] = np.einsum("nd,nd->n", a, b)
+    return product / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
 
 
 def main() -> None:
@@ -87,38 +173,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="weights/all-MiniLM-L6-v2")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--texts", type=int, default=NUM_TEXTS)
     parser.add_argument("--json", type=Path, help="write the figures here as well")
-    parser.add_argument("--contend", metavar="LIBRARY", help=argparse.SUPPRESS)
-    parser.add_argument("--dtype", default="float32", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.contend:
-        contend(arguments.contend, arguments.model, arguments.dtype)
-        return
-    dtypes = ["float32", *(["bfloat16"] if has_native_bfloat16(torch.device("cpu")) else [])]
     has_peer = importlib.util.find_spec("sentence_transformers") is not None
     libraries = ["eyeline", *(["sentence-transformers"] if has_peer else [])]
-    contenders = [Contender(library, arguments.model, dtype) for library in libraries for dtype in dtypes]
-    for _ in range(arguments.rounds):
-        for contender in contenders:
-            contender.run()
-    for contender in contenders:
-        contender.close()
-    report(contenders, arguments.model, arguments.rounds, arguments.json)
+    wanted = [(library, dtype, sys.executable) for library in libraries for dtype in DTYPES]
+    unavailable: dict[str, str] = {}
+    with starting(wanted, arguments.model, arguments.texts, unavailable) as contenders:
+        figures = measure(contenders, arguments.model, ["25"], arguments.texts, arguments.rounds, unavailable)
+    report(figures, arguments.rounds, arguments.json)
 
 
-def report(contenders: list[Contender], model: str, rounds: int, target: Path | None) -> None:
+def report(figures: list[Figure], num_rounds: int, target: Path | None) -> None:
     """Print the table, and write it as JSON where asked."""
-    texts = TEXTS.read_text(encoding="utf-8").splitlines()
-    tokens = sum(item.num_tokens for item in Embedder.load(model, device="cpu").tokenizer.encode(texts))
-    medians = {contender.name: statistics.median(contender.seconds) for contender in contenders}
-    base = medians.get("sentence-transformers float32", medians["eyeline float32"])
-    print(f"{len(texts)} texts, {tokens} tokens, {available_threads()} threads, {rounds} rounds, medians")
+    rates = {figure.name: figure.tokens_per_second for figure in figures}
+    base = rates.get("sentence-transformers float32", rates["eyeline float32"])
+    print(
+        f"{figures[0].num_texts} texts, {figures[0].num_tokens} tokens, {available_threads()} threads, "
+        f"{num_rounds} rounds, medians"
+    )
     print(f"{'':32}{'texts/s':>10}{'tokens/s':>10}{'ratio':>8}")
-    for name, median in medians.items():
-        print(f"{name:32}{len(texts) / median:10.0f}{tokens / median:10.0f}{base / median:8.2f}")
+    for figure in figures:
+        print(
+            f"{figure.name:32}{figure.texts_per_second:10.0f}{figure.tokens_per_second:10.0f}"
+            f"{figure.tokens_per_second / base:8.2f}"
+        )
     if target:
-        figures = {name: {"texts_per_s": len(texts) / s, "tokens_per_s": tokens / s} for name, s in medians.items()}
-        target.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        written = {
+            figure.name: {"texts_per_s": figure.texts_per_second, "tokens_per_s": figure.tokens_per_second}
+            for figure in figures
+        }
+        target.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

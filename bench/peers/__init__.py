@@ -1,0 +1,1 @@
+"""Eyeline next to its peers, in one run: ``make bench-peers``."""
