@@ -1,8 +1,8 @@
 """What the processor can do at best: the model's matrix products and nothing else.
 
-Every linear layer of every encoder layer is run on random numbers with the fastest kernels that PyTorch has, oneDNN's on
-prepacked weights, 2,048 rows at a time. An encoder also looks up embeddings, normalises, attends and pools, so it cannot
-reach this; how near it comes says how much is left to gain.
+Every linear layer of every encoder layer is run on random numbers with the fastest kernels that PyTorch has, oneDNN's
+on prepacked weights, 2,048 rows at a time. An encoder also looks up embeddings, normalises, attends and pools, so it
+cannot reach this; how near it comes says how much is left to gain.
 """
 
 from __future__ import annotations

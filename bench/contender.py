@@ -61,7 +61,7 @@ class Contender:
     ) -> None:
         self.library, self.dtype = library, dtype
         command = [str(python), "-m", "bench.contender", library, "--dtype", dtype, "--model", model]
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - until close
         self._process = subprocess.Popen(
             [*command, "--threads", str(threads), "--texts", str(num_texts)],
             stdin=subprocess.PIPE,

@@ -1,18 +1,18 @@
 """How each library is loaded and what its best settings are.
 
-Each lives in an environment of its own, so a library is imported where it is loaded and nowhere else. All run on as many
-threads as Eyeline. Those that want a batch size are tried with several on a sample of the texts, and keep the fastest;
-they sort by length themselves.
+Each lives in an environment of its own, so a library is imported where it is loaded and nowhere else. All run on as
+many threads as Eyeline. Those that want a batch size are tried with several on a sample of the texts, and keep the
+fastest; they sort by length themselves.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,11 @@ from numpy.typing import NDArray
 
 from bench.text_sets import MIXED, read_texts
 from model.device import has_native_bfloat16
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+T = TypeVar("T")
 
 BATCH_SIZES = (8, 16, 32, 64, 128)
 
@@ -86,7 +91,7 @@ def load_ceiling(model: str, dtype: str, threads: int) -> Prepare:
 
 def load_sentence_transformers(model: str, dtype: str, threads: int) -> Prepare:
     """Load sentence-transformers on torch."""
-    number_format = _offered(dtype, float32=torch.float32, bfloat16=torch.bfloat16)
+    number_format = _offered(dtype, {"float32": torch.float32, "bfloat16": torch.bfloat16})
     torch.set_num_threads(threads)
     return _through_sentence_transformers(model, "torch", {"dtype": number_format})
 
@@ -96,7 +101,7 @@ def load_onnxruntime(model: str, dtype: str, threads: int) -> Prepare:
     import onnxruntime
     from sentence_transformers import export_dynamic_quantized_onnx_model
 
-    file_name = _offered(dtype, float32="model.onnx", int8="model_qint8_avx512_vnni.onnx")
+    file_name = _offered(dtype, {"float32": "model.onnx", "int8": "model_qint8_avx512_vnni.onnx"})
     torch.set_num_threads(threads)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -112,9 +117,11 @@ def load_openvino(model: str, dtype: str, threads: int) -> Prepare:
     """Load OpenVINO; int8 is nncf's quantisation after training, with activations calibrated on a few hundred texts."""
     precision, file_name = _offered(
         dtype,
-        float32=("f32", "openvino_model.xml"),
-        bfloat16=("bf16", "openvino_model.xml"),
-        int8=("f32", "openvino_model_int8.xml"),
+        {
+            "float32": ("f32", "openvino_model.xml"),
+            "bfloat16": ("bf16", "openvino_model.xml"),
+            "int8": ("f32", "openvino_model_int8.xml"),
+        },
     )
     torch.set_num_threads(threads)
     config = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads}
@@ -150,14 +157,14 @@ def load_library(library: str, model: str, dtype: str, threads: int) -> Prepare:
         raise UnavailableError(str(error)) from error
 
 
-def _offered(dtype: str, **settings: Any) -> Any:
+def _offered(dtype: str, settings: Mapping[str, T]) -> T:
     """Choose the settings of a dtype."""
     if dtype not in settings:
         raise UnavailableError(f"not measured in {dtype}")
     return settings[dtype]
 
 
-def _load_peer(model: str, backend: str, arguments: dict[str, Any]) -> Any:
+def _load_peer(model: str, backend: str, arguments: dict[str, Any]) -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(model, backend=backend, device="cpu", local_files_only=True, model_kwargs=arguments)

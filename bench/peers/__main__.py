@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -31,6 +32,7 @@ from bench.peers.report import (
     format_markdown,
     format_plain,
     library_table,
+    read_around_markers,
     server_table,
     write_between_markers,
 )
@@ -95,21 +97,24 @@ def measure_libraries(
 
 
 def measure_servers(run: Run, model: str, infinity: Path | None, num_texts: int, seconds: int) -> None:
-    """Measure our own server, and infinity where it has an environment, under the same loads."""
-    alone = {
-        figure.dtype: figure.texts_per_second
-        for figure in run.libraries
-        if (figure.model, figure.text_set, figure.library) == (model, SERVED_SET, "eyeline")
-    }
-    wanted = [("eyeline", dtype, eyeline_command(model, dtype), EYELINE) for dtype in alone]
+    """Measure our own server, and infinity where it has an environment, under the same loads.
+
+    The library alone takes turns with them: a share of what it did at another time would tell how the machine changed.
+    """
+    texts = read_texts(SERVED_SET, num_texts)
+    ours = [("eyeline", dtype, sys.executable) for dtype in DTYPES if f"eyeline {dtype}" not in run.unavailable[model]]
+    wanted = [("eyeline", dtype, eyeline_command(model, dtype), EYELINE) for _, dtype, _ in ours]
     if infinity:
         command = [str(infinity.with_name("infinity_emb")), "v2", "--model-id", model, "--engine", "torch"]
         wanted += [
             ("infinity", dtype, [*command, "--device", "cpu", "--dtype", dtype], INFINITY) for dtype in INFINITY_DTYPES
         ]
-    texts = read_texts(SERVED_SET, num_texts)
     answers: dict[tuple[str, str, Load], list[Answered]] = {}
+    alone: dict[str, list[float]] = {}
     with ExitStack() as stack:
+        libraries = stack.enter_context(starting(ours, model, num_texts, run.unavailable[model]))
+        for library in libraries:
+            library.prepare(SERVED_SET, Path(stack.enter_context(TemporaryDirectory())) / "unread.npy")
         servers: dict[tuple[str, str], Server] = {}
         for name, dtype, command, wire in wanted:
             try:
@@ -120,14 +125,20 @@ def measure_servers(run: Run, model: str, infinity: Path | None, num_texts: int,
             server.run(LOADS[0], texts, WARMUP_SECONDS)
             server.pause()
         for _ in range(run.rounds):
+            for library in libraries:
+                alone.setdefault(library.dtype, []).append(library.run(SERVED_SET))
             for load in LOADS:
-                for key, server in servers.items():
+                for (name, dtype), server in list(servers.items()):
                     server.resume()
-                    answers.setdefault((*key, load), []).append(server.run(load, texts, seconds))
+                    try:
+                        answers.setdefault((name, dtype, load), []).append(server.run(load, texts, seconds))
+                    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+                        run.unavailable[model][f"{name} {dtype} over HTTP, some of them"] = str(error)
+                        del servers[name, dtype]
                     server.pause()
     for (name, dtype, load), rounds in sorted(answers.items(), key=lambda item: LOADS.index(item[0][2])):
-        library = alone.get(dtype) if name == "eyeline" else None
-        run.servers.append(Served(name, dtype, model, load, median_of(rounds), library))
+        rate = len(texts) / statistics.median(alone[dtype]) if name == "eyeline" else None
+        run.servers.append(Served(name, dtype, model, load, median_of(rounds), rate))
 
 
 def median_of(rounds: Sequence[Answered]) -> Answered:
@@ -208,6 +219,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure, and print."""
     arguments = parse_arguments()
+    if arguments.markdown:
+        read_around_markers(arguments.markdown)  # better now than after two hours
     pinned = Torch(arguments.torch, arguments.torch_index_url)
     run = Run(
         machine={
@@ -239,11 +252,11 @@ def main() -> None:
         if is_serving:
             infinity = None if is_own else environments.get("infinity")
             measure_servers(run, model, infinity, arguments.texts, arguments.seconds)
+        if arguments.json:
+            arguments.json.write_text(json.dumps(asdict(run), indent=2) + "\n", encoding="utf-8")
     for title, table in tables(run):
         print(f"\n{title}\n{format_plain(table)}")
     print("\n" + "\n".join(notes(run)))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(asdict(run), indent=2) + "\n", encoding="utf-8")
     if arguments.markdown:
         parts = [f"{title}:\n\n{format_markdown(table)}" for title, table in tables(run)]
         write_between_markers(arguments.markdown, "\n\n".join([*parts, "\n".join(f"- {note}" for note in notes(run))]))

@@ -1,7 +1,7 @@
 """The environments of the peers: one each under ``build/peers/``, made on first use from exact versions.
 
-``NAME.in`` says what a peer is, ``NAME.txt`` (``make lock`` writes it) names every package with its version. torch is in
-neither: it is installed first, as in all of this project's environments, and nothing that follows may replace it.
+``NAME.in`` says what a peer is, ``NAME.txt`` (``make lock`` writes it) names every package with its version. torch is
+in neither: it is installed first, as in all of this project's environments, and nothing that follows may replace it.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def make_environment(peer: str, torch: Torch) -> Path:
     if made_from.exists() and made_from.read_text(encoding="utf-8") == wanted:
         return python
     print(f"making {FOLDER / peer}", flush=True)
+    made_from.unlink(missing_ok=True)
     index = ["--index-url", torch.index_url] if torch.index_url else []
     _run([sys.executable, "-m", "venv", str(FOLDER / peer)])
     _run([str(python), *PIP, "install", *index, torch.requirement])

@@ -126,18 +126,24 @@ def format_markdown(table: Table) -> str:
 
 
 def write_between_markers(file: Path, content: str) -> None:
-    """Put ``content`` where the last run's was.
+    """Put ``content`` where the last run's was; raises as :func:`read_around_markers`."""
+    before, after = read_around_markers(file)
+    file.write_text(f"{before}{BEGIN}\n\n{content.strip()}\n\n{END}{after}", encoding="utf-8")
+
+
+def read_around_markers(file: Path) -> tuple[str, str]:
+    """Read what stands before and after the figures.
 
     Raises
     ------
     ValueError
-        If the file has no such place.
+        If the file has no place for them.
     """
     before, begin, rest = file.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{file} has no place for the figures: a line {BEGIN!r} and, below it, a line {END!r}")
-    file.write_text(f"{before}{BEGIN}\n\n{content.strip()}\n\n{END}{after}", encoding="utf-8")
+    return before, after
 
 
 def _share(rate: float, whole: float | None) -> str:
