@@ -182,6 +182,12 @@ def notes(run: Run) -> list[str]:
     return lines
 
 
+def save(run: Run, target: Path | None) -> None:
+    """Write what there is so far, where asked: what was measured is not lost with what fails after it."""
+    if target:
+        target.write_text(json.dumps(asdict(run), indent=2) + "\n", encoding="utf-8")
+
+
 def processor() -> str:
     """Name the processor."""
     try:
@@ -249,11 +255,11 @@ def main() -> None:
         run.unavailable.setdefault(model, {})
         print(f"measuring {model}", flush=True)
         measure_libraries(run, model, {} if is_own else environments, arguments.sets, arguments.texts)
+        save(run, arguments.json)
         if is_serving:
             infinity = None if is_own else environments.get("infinity")
             measure_servers(run, model, infinity, arguments.texts, arguments.seconds)
-        if arguments.json:
-            arguments.json.write_text(json.dumps(asdict(run), indent=2) + "\n", encoding="utf-8")
+            save(run, arguments.json)
     for title, table in tables(run):
         print(f"\n{title}\n{format_plain(table)}")
     print("\n" + "\n".join(notes(run)))
