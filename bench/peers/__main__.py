@@ -226,7 +226,7 @@ def main() -> None:
     """Measure, and print."""
     arguments = parse_arguments()
     if arguments.markdown:
-        read_around_markers(arguments.markdown)  # better now than after two hours
+        read_around_markers(arguments.markdown)  # better now than after the run
     pinned = Torch(arguments.torch, arguments.torch_index_url)
     run = Run(
         machine={
