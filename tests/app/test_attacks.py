@@ -31,7 +31,7 @@ from tests.doubles import WAIT_SECONDS
 pytestmark = pytest.mark.anyio
 
 MANY = 200_000  # faults in one body: some seconds, and hundreds of megabytes, for whoever looks at each
-SOON_SECONDS = 3.0  # for what takes tens of milliseconds: a crowded machine is still far under what it guards against
+SOON_SECONDS = 3.0  # of processor time, which a crowded machine hardly changes, for what takes tens of milliseconds
 HUGE = 10**4000
 
 
@@ -57,20 +57,20 @@ FLOODS = {
 @pytest.mark.parametrize(("path", "body", "item", "param"), FLOODS.values(), ids=FLOODS)
 async def test_a_flood_of_wrong_items(server: Served, path: str, body: str, item: str, param: str) -> None:
     """A body of nothing but wrong items is refused at the first: the others are not looked at."""
-    started = time.perf_counter()
+    started = time.process_time()
     problem = await send(server, body % ",".join([item] * MANY), path)
     assert (problem["status"], problem["param"]) == (422, param)
-    assert time.perf_counter() - started < SOON_SECONDS
+    assert time.process_time() - started < SOON_SECONDS
 
 
 @pytest.mark.parametrize("body", ['{"texts":"",%s}', '{"texts":"","attention":{%s}}'])
 async def test_a_flood_of_unknown_fields(server: Served, body: str) -> None:
     """Unknown fields are counted, not listed, where there are more of them than any honest mistake makes."""
-    started = time.perf_counter()
+    started = time.process_time()
     problem = await send(server, body % ",".join(f'"{number}":0' for number in range(MANY)))
     assert (problem["status"], problem["code"]) == (422, "invalid_request")
     assert str(MANY) in problem["detail"]
-    assert time.perf_counter() - started < SOON_SECONDS
+    assert time.process_time() - started < SOON_SECONDS
     few = await send(server, json.dumps({"texts": ""} | {f"f{number}": 0 for number in range(MAX_FINDINGS)}))
     assert few["param"] == "f0"
 
@@ -237,9 +237,9 @@ async def test_long_requests_take_turns(server: Served, characters: int, is_alon
 def test_words_of_one_long_run() -> None:
     """A text of a million characters without a space costs its words no more than a short one does."""
     text = "a." * 500_000
-    started = time.perf_counter()
+    started = time.process_time()
     spans, words = words_of(text, [(start, start + 1) for start in range(10_000)], list(range(10_000)))
-    assert time.perf_counter() - started < SOON_SECONDS  # a search of the run for each token takes a minute
+    assert time.process_time() - started < SOON_SECONDS  # a search of the run for each token takes a minute
     assert (len(spans), set(words)) == (1, {0})
 
 
