@@ -283,8 +283,8 @@ class Embedder:
         for packed, index in enumerate(batch.order):
             row, spec = rows[index], ordered[packed]
             found = embeddings[packed]
-            if spec.chunks is not None:
-                row.chunks = found
+            if found is not None and spec.chunks is not None:
+                row.chunks = found.copy()
             elif found is not None:
                 row.embedding = found[0].copy()
             row.logits = logits[packed].copy() if spec.logits else None
@@ -313,13 +313,13 @@ class Embedder:
         for dense in self._dense:
             pooled = dense(pooled)
         embeddings: list[FloatArray | None] = [None] * len(specs)
-        owners = np.array([text for text, _ in chunks])
+        firsts = np.cumsum([0, *(1 if spec.chunks is None else len(spec.chunks) for spec in specs)])
         kinds = {(spec.dimensions, spec.normalize) for spec in specs if spec.pooled}
         for dimensions, normalize in kinds:
             finished = _to_array(finish(pooled, dimensions=dimensions, normalize=normalize))
             for text, spec in enumerate(specs):
                 if spec.pooled and (spec.dimensions, spec.normalize) == (dimensions, normalize):
-                    embeddings[text] = finished[owners == text]
+                    embeddings[text] = finished[firsts[text] : firsts[text + 1]]
         return embeddings
 
     def _logits(self, hidden_states: Tensor, batch: PackedBatch, specs: Sequence[OutputSpec]) -> FloatArray:
