@@ -77,9 +77,9 @@ def keep_freed_memory() -> None:
     """Let the C library keep up to :data:`KEPT_BYTES` of what is freed, instead of giving large buffers back at once.
 
     Each layer of each batch frees and takes the same few buffers of megabytes. Given back, they are mapped anew page by
-    page: with all-MiniLM-L6-v2 in int8, where float32 stands between the products, 200 faults for every text of 25
-    tokens, and a fifth of the processor time. (The smaller buffers of bfloat16 are kept by default.) Where the C
-    library is not glibc this does nothing.
+    page: with all-MiniLM-L6-v2 in int8, where float32 stands between the products, a thread other than the main one
+    met 400 faults for every text of 25 tokens, which took a fifth of its processor time; now next to none. The
+    smaller buffers of bfloat16 are kept by default. Where the C library is not glibc this does nothing.
 
     References
     ----------
