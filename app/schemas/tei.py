@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from app.errors import EmptyInputError
 from app.naming import named
 from app.plain import PlainRequest, as_list, is_one
 from app.schemas.body import MAX_QUERY_CHARACTERS, Dimensions, Index
@@ -27,8 +28,10 @@ Inputs = (
     | FilledIds  # behind the list of texts, whose findings are those that callers want to read
 )
 
-TextOrPair = Annotated[list[str], Field(min_length=1, max_length=2, fail_fast=True)]
-"""What is read together: a text, or the two of a pair."""
+TextOrPair = Annotated[
+    list[str], Field(min_length=1, max_length=2, fail_fast=True, json_schema_extra={"contains": {"minLength": 1}})
+]
+"""What is read together: a text, or the two of a pair, one of which may be empty."""
 
 
 class TeiBody(BaseModel):
@@ -217,13 +220,15 @@ class TeiRerankRequest(TeiCut):
         }
     )
 
-    query: str = Field(max_length=MAX_QUERY_CHARACTERS, description="Paired with each text.")
+    query: FilledText = Field(max_length=MAX_QUERY_CHARACTERS, description="Paired with each text.")
     texts: Annotated[list[str], Field(fail_fast=True, json_schema_extra={"minItems": 1})]
     raw_scores: bool = Field(False, description="Give logits, not scores from 0 to 1.")
     return_text: bool = Field(False, description="Whether the answer has the texts.")
 
     def plain(self, model: str | None) -> PlainRequest:
         """Return what is asked: a pair for each text."""
+        if not self.query:
+            raise EmptyInputError("the query must not be empty", param="query", limit=1, actual=0)
         return PlainRequest(
             [(self.query, text) for text in self.texts], model=model, truncate=bool(self.truncate), side=self.side
         )
