@@ -54,6 +54,7 @@ FLOODS = {
 }
 
 
+@pytest.mark.usefixtures("frozen_heap")
 @pytest.mark.parametrize(("path", "body", "item", "param"), FLOODS.values(), ids=FLOODS)
 async def test_a_flood_of_wrong_items(server: Served, path: str, body: str, item: str, param: str) -> None:
     """A body of nothing but wrong items is refused at the first: the others are not looked at."""
@@ -63,6 +64,7 @@ async def test_a_flood_of_wrong_items(server: Served, path: str, body: str, item
     assert time.process_time() - started < SOON_SECONDS
 
 
+@pytest.mark.usefixtures("frozen_heap")
 @pytest.mark.parametrize("body", ['{"texts":"",%s}', '{"texts":"","attention":{%s}}'])
 async def test_a_flood_of_unknown_fields(server: Served, body: str) -> None:
     """Unknown fields are counted, not listed, where there are more of them than any honest mistake makes."""

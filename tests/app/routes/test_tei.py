@@ -320,13 +320,14 @@ FLOODS = {
 }
 
 
+@pytest.mark.usefixtures("frozen_heap")
 @pytest.mark.parametrize(("path", "body", "item", "status"), FLOODS.values(), ids=FLOODS)
 async def test_a_flood_is_answered_in_a_few_words(server: Served, path: str, body: str, item: str, status: int) -> None:
     """200,000 items cost a fraction of a second of this thread's time, and headers and errors stay short."""
     content = (body % (item * 200_000)).encode()
     began = time.thread_time()
     response = await server.client.post(path, content=content, headers={"content-type": "application/json"})
-    assert time.thread_time() - began < 2.0
+    assert time.thread_time() - began < 3.0
     assert response.status_code == status, response.text[:300]
     assert len(response.content) < 1_000
     assert sum(len(name) + len(value) for name, value in response.headers.items()) < 1_000
