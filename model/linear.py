@@ -37,6 +37,12 @@ PACKED_ROWS = 2048
 """Tokens for which the blocked layout is chosen; any number of tokens may be run."""
 
 
+def has_onednn() -> bool:
+    """Whether this build of PyTorch has oneDNN's kernels."""
+    is_available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return is_available
+
+
 class Linear(nn.Linear):
     """``activation(x W^T + b)``.
 
@@ -60,8 +66,7 @@ class Linear(nn.Linear):
 
         Does nothing where this build of PyTorch has no such kernel.
         """
-        has_kernel = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        if not has_kernel or self._packed is not None:
+        if not has_onednn() or self._packed is not None:
             return
         weight = self.weight.detach()
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
