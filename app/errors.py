@@ -6,6 +6,7 @@
     ├── ServiceError                 raised by app/
     │   ├── MalformedBodyError       400  the body is not JSON
     │   ├── EmptyInputError          400  no text, or an empty one, where a compatible API takes none
+    │   ├── UnauthorizedError        401  no key, or none that opens the path
     │   ├── NotAcceptableError       406  no format in Accept that we write
     │   ├── UnknownModelError        404  no such model is served
     │   ├── BodyTooLargeError        413  bytes
@@ -92,6 +93,10 @@ class EmptyInputError(ServiceError):
     """No text, or an empty one, where a compatible API takes none."""
 
 
+class UnauthorizedError(ServiceError):
+    """The request shows no key that opens its path."""
+
+
 class NotAcceptableError(ServiceError):
     """The Accept header names no format that we write."""
 
@@ -159,6 +164,7 @@ class Answer(NamedTuple):
 ANSWERS: Mapping[type[Exception], Answer] = {
     MalformedBodyError: Answer(400, "malformed_json", "The body is not JSON"),
     EmptyInputError: Answer(400, "empty_input", "Empty input"),
+    UnauthorizedError: Answer(401, "unauthorized", "No valid API key"),
     UnknownModelError: Answer(404, "model_not_found", "No such model"),
     NotAcceptableError: Answer(406, "not_acceptable", "No such response format"),
     BodyTooLargeError: Answer(413, "body_too_large", "Body too large"),

@@ -44,7 +44,11 @@ RERANK_KEY = "documents"
 OPENAI_STATUS: Mapping[str, int] = {"text_too_long": 400, "too_many_texts": 400}
 """Where OpenAI has another status than we; beside these, all that is 422 here is 400 there."""
 
-OPENAI_CODES: Mapping[str, str] = {"text_too_long": "context_length_exceeded", "queue_full": "rate_limit_exceeded"}
+OPENAI_CODES: Mapping[str, str] = {
+    "text_too_long": "context_length_exceeded",
+    "queue_full": "rate_limit_exceeded",
+    "unauthorized": "invalid_api_key",
+}
 """Codes that programs know by OpenAI's name; all others are ours."""
 
 TEI_TYPES: Mapping[str, str] = {

@@ -16,9 +16,11 @@ import numpy as np
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
+from app.access import AccessControl, AccessRules
 from app.batcher import Batcher, Cost, QueueLimits
 from app.errors import error_codes
 from app.families import write_error
+from app.keys import KeyRing, NamedKey
 from app.limits import Limits
 from app.metrics import Metrics
 from app.middleware import RequestRecord
@@ -104,14 +106,16 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
     if settings.viewer:
         routers.append(viewer.router)
     routes = {str(getattr(route, "path", "")) for router in routers for route in router.routes}
-    metrics = Metrics(routes=sorted(routes), error_codes=error_codes())
+    rules = access_rules(settings)
+    key_names = () if rules.api is None else rules.api.names
+    metrics = Metrics(routes=sorted(routes), error_codes=error_codes(), keys=key_names)
     state = ServerState(metrics, settings.max_body_bytes)
     app_class = FastAPIOffline if settings.docs else FastAPI  # the first serves /docs from the package, not from a CDN
     app = app_class(
         title="Eyeline",
         version=VERSION,
         summary="A sentence-embedding server that shows where it looked.",
-        lifespan=_lifespan(settings, models, state),
+        lifespan=_lifespan(settings, models, state, key_names),
         docs_url="/docs" if settings.docs else None,
         redoc_url=None,
         openapi_url="/openapi.json" if settings.docs else None,
@@ -122,13 +126,27 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
         app.include_router(router)
     answer = install_handlers(app, metrics.error, write_error)
     install_client_gone(app)
+    app.add_middleware(AccessControl, rules=rules, answer=answer)
     app.add_middleware(RequestRecord, metrics=metrics, answer=answer)
-    describe(app)
+    describe(app, rules)
     return app
 
 
+def access_rules(settings: Settings) -> AccessRules:
+    """Read the keys, and say what each opens; raises :class:`~app.keys.KeysError`."""
+
+    def ring(keys: list[NamedKey]) -> KeyRing | None:
+        return KeyRing(keys) if keys else None
+
+    return AccessRules(
+        api=ring(settings.read_api_keys()),
+        admin=ring(settings.read_admin_keys()),
+        metrics_without_key=settings.metrics_without_key,
+    )
+
+
 def _lifespan(
-    settings: Settings, models: Sequence[LoadedModel], state: ServerState
+    settings: Settings, models: Sequence[LoadedModel], state: ServerState, key_names: Sequence[str]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Own what lives as long as the server: the worker thread, the queues, readiness."""
 
@@ -146,7 +164,7 @@ def _lifespan(
         )
         state.service = Service(served, limits, settings.request_timeout_seconds)
         state.metrics.set_ready(ready=True)
-        log.info("ready", extra={"models": [model.name for model in served]})
+        log.info("ready", extra={"models": [model.name for model in served], "api_keys": list(key_names)})
         try:
             yield
         finally:

@@ -3,6 +3,7 @@
 =========================================  =========  =================================================
 ``eyeline_requests_total``                 counter    route, status
 ``eyeline_request_duration_seconds``       histogram  route
+``eyeline_key_requests_total``             counter    key, status: of callers that showed an API key
 ``eyeline_inflight_requests``              gauge
 ``eyeline_errors_total``                   counter    code
 ``eyeline_ready``                          gauge      1 = ready
@@ -24,8 +25,9 @@
 =========================================  =========  =================================================
 
 With them come the metrics of the process (``process_*``), the interpreter and its garbage collector (``python_*``).
-Every label is bounded: routes are templates, codes, stages and reasons come from fixed lists. A series that is known
-at the start stands at zero from the start, as an alert on a series that is not there never fires.
+Every label is bounded: routes are templates, keys go by the names that the operator gave them, codes, stages and
+reasons come from fixed lists. A series that is known at the start stands at zero from the start, as an alert on a
+series that is not there never fires.
 """
 
 from __future__ import annotations
@@ -82,13 +84,17 @@ class Metrics:
         Route templates whose series stand at zero from the start.
     error_codes : iterable of str
         Every ``code`` an error can have, likewise.
+    keys : iterable of str
+        Names of API keys, likewise.
 
     Notes
     -----
     Every method may be called from any thread.
     """
 
-    def __init__(self, *, routes: Iterable[str] = (), error_codes: Iterable[str] = ()) -> None:
+    def __init__(
+        self, *, routes: Iterable[str] = (), error_codes: Iterable[str] = (), keys: Iterable[str] = ()
+    ) -> None:
         # A switch of the whole process: without it each series has a second one that holds its time of birth.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
         self.registry = CollectorRegistry()
@@ -97,6 +103,7 @@ class Metrics:
         GCCollector(registry=self.registry)
         self._requests = self._counter("requests", "HTTP requests answered.", "route", "status")
         self._request_duration = self._durations("request_duration_seconds", "From first to last byte.", "route")
+        self._key_requests = self._counter("key_requests", "Requests of callers that showed a key.", "key", "status")
         self._inflight = self._gauge("inflight_requests", "HTTP requests in progress.")
         self._errors = self._counter("errors", "Errors answered, by their stable code.", "code")
         self._ready = self._gauge("ready", "1 when the server takes requests.")
@@ -126,6 +133,8 @@ class Metrics:
             self._duration_of(route)
             for status in (404,) if route == UNMATCHED else STATUSES_FROM_START:
                 self._requests_of(route, status)
+        for key in keys:
+            self._key_requests.labels(key, 200)
         for code in error_codes:
             self._errors.labels(code)
 
@@ -153,7 +162,7 @@ class Metrics:
         """Count a request that has come in."""
         self._inflight.inc()
 
-    def request_finished(self, route: str | None, status: int, seconds: float) -> None:
+    def request_finished(self, route: str | None, status: int, seconds: float, key: str | None = None) -> None:
         """Count a request that has been answered, or left by its caller.
 
         Parameters
@@ -164,7 +173,11 @@ class Metrics:
             499 for a caller that left.
         seconds : float
             Since its first byte.
+        key : str or None
+            The name of the API key that the caller showed.
         """
+        if key is not None:
+            self._key_requests.labels(key, status).inc()
         template = UNMATCHED if route is None else route
         self._inflight.dec()
         self._requests_of(template, status).inc()

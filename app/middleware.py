@@ -63,6 +63,6 @@ class RequestRecord:
         finally:
             seconds = time.perf_counter() - started
             route = getattr(scope.get("route"), "path", None)
-            self._metrics.request_finished(route, status, seconds)
+            self._metrics.request_finished(route, status, seconds, scope.get("state", {}).get("key"))
             log_request(scope["method"], route or "unmatched", status, seconds)
             request_id_var.reset(token)

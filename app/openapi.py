@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from app.access import AccessRules
 from app.schemas.attention import HeadDistancesRequest
 from app.schemas.encode import EncodeRequest, TokenizeRequest
 from app.schemas.oip import OIPInferRequest
@@ -46,8 +47,22 @@ RETRY_AFTER_HEADER = {
 }
 
 
-def describe(app: FastAPI) -> None:
-    """Give ``app`` an ``openapi()`` that knows its request bodies and says how errors are sent."""
+SECURITY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key: `Authorization: Bearer KEY`."},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key, bare."},
+    "api-key": {"type": "apiKey", "in": "header", "name": "api-key", "description": "The same key, bare."},
+}
+UNAUTHORIZED = {
+    "description": "No key, or one that is not known here; in the shape of the other errors of this path",
+    "headers": {"WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}}},
+}
+
+
+PROBLEM_CONTENT = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemResponse"}}}
+
+
+def describe(app: FastAPI, rules: AccessRules) -> None:
+    """Give ``app`` an ``openapi()`` that knows its request bodies and its keys, and says how errors are sent."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -60,6 +75,7 @@ def describe(app: FastAPI) -> None:
             _drop_impossible_errors(schema)
             _mark_problems(schema)
             _add_second_shape(schema)
+            _add_security(schema, rules)
             _add_headers(schema)
             app.openapi_schema = schema
         return app.openapi_schema
@@ -97,6 +113,20 @@ def _add_second_shape(schema: dict[str, Any]) -> None:
             if "application/problem+json" in response["content"]:
                 reference = {"$ref": "#/components/schemas/TeiErrorResponse"}
                 response["content"]["application/json"] = {"schema": reference}
+
+
+def _add_security(schema: dict[str, Any], rules: AccessRules) -> None:
+    """Name the keys that each path needs, and how one is refused that has none."""
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            ring = rules.ring_for(method.upper(), path)
+            if ring is None:
+                continue
+            operation["security"] = [{name: []} for name in SECURITY_SCHEMES]
+            shapes = (found["content"] for status, found in operation["responses"].items() if status >= "400")
+            operation["responses"]["401"] = UNAUTHORIZED | {"content": next(shapes, PROBLEM_CONTENT)}
+    if rules.api is not None or rules.admin is not None:
+        schema["components"]["securitySchemes"] = SECURITY_SCHEMES
 
 
 def _add_headers(schema: dict[str, Any]) -> None:

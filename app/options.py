@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from app.keys import NamedKey, parse_keys, read_keys_file
 
 PREFIX = "EYELINE_"
 
@@ -50,16 +52,25 @@ class Shown:
         Stands for the value: its kind or unit.
     default : str or None
         Replaces the plain default where that says nothing, as None does.
+    has_flag : bool
+        False of a secret, which everyone on the machine could read among the arguments of the process.
+    may_be_empty : bool
+        Whether an empty variable is as good as none. Not of what guards the server: a secret that did not arrive would
+        leave it open.
     """
 
     metavar: str
     default: str | None = None
+    has_flag: bool = True
+    may_be_empty: bool = True
 
 
 class Settings(BaseSettings):
     """The options of one server process. Each field's description is its documentation."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True
+    )
 
     # Before ``model``: a model's bare name is looked up in it.
     weights_dir: Annotated[
@@ -306,6 +317,44 @@ class Settings(BaseSettings):
         ),
     ] = True
 
+    api_keys: Annotated[
+        SecretStr | None,
+        Shown("KEYS", "none: no key is asked for", has_flag=False, may_be_empty=False),
+        Field(
+            description="API keys, KEY or NAME:KEY, separated by commas; whoever shows none is answered with 401, "
+            "but at /health, the page and /docs. A key has at least 16 letters, digits or ._~+/-; its name is logged "
+            "and counted, the key never. Not together with --api-keys-file."
+        ),
+    ] = None
+    api_keys_file: Annotated[
+        Path | None,
+        Shown("FILE", "none", may_be_empty=False),
+        Field(
+            description="File of API keys instead, one a line, # begins a comment: a Docker or Kubernetes secret, for "
+            "instance. Read when the server starts; a file that is empty or cannot be read stops the start."
+        ),
+    ] = None
+    admin_key: Annotated[
+        SecretStr | None,
+        Shown("KEY", "none: there is no /admin", has_flag=False, may_be_empty=False),
+        Field(
+            description="The key that opens what is under /admin, in the form of an API key and different from all of "
+            "them. Not together with --admin-key-file."
+        ),
+    ] = None
+    admin_key_file: Annotated[
+        Path | None,
+        Shown("FILE", "none", may_be_empty=False),
+        Field(description="File that holds the admin key instead, in the form of --api-keys-file."),
+    ] = None
+    metrics_without_key: Annotated[
+        bool,
+        Field(
+            description="Answer /metrics without an API key, where there are keys. Off needs a key in Prometheus' "
+            "configuration; on shows names of keys, and how busy the server is, to everyone who reaches the port."
+        ),
+    ] = False
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -343,6 +392,36 @@ class Settings(BaseSettings):
             raise ValueError(f"must be auto, cpu, cuda or cuda:N, not {shorten(value)}")
         return value
 
+    @field_validator("api_keys", "admin_key")
+    @classmethod
+    def _check_keys(cls, value: SecretStr | None) -> SecretStr | None:
+        _keys(value, None)
+        return value
+
+    @field_validator("api_keys_file", "admin_key_file")
+    @classmethod
+    def _check_keys_file(cls, value: Path | None) -> Path | None:
+        _keys(None, value)
+        return value
+
+    def read_api_keys(self) -> list[NamedKey]:
+        """Return the API keys, of which there may be none; a file may have become unreadable: ``KeysError``."""
+        return _keys(self.api_keys, self.api_keys_file)
+
+    def read_admin_keys(self) -> list[NamedKey]:
+        """Return the keys that open ``/admin``, of which there may be none; raises ``KeysError`` likewise."""
+        return _keys(self.admin_key, self.admin_key_file)
+
+    @model_validator(mode="after")
+    def _check_keys_together(self) -> Self:
+        """Refuse two sources of the same keys, and one key for two doors."""
+        for value, file in (("api_keys", "api_keys_file"), ("admin_key", "admin_key_file")):
+            if getattr(self, value) is not None and getattr(self, file) is not None:
+                raise ValueError(f"{variable_of(value)} and {label_of(file)} must not be given together.")
+        if {key for _, key in self.read_api_keys()} & {key for _, key in self.read_admin_keys()}:
+            raise ValueError("the admin key must be another than the API keys, or it would open what they open.")
+        return self
+
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         """Refuse values that are fine alone and contradict one another."""
@@ -367,6 +446,12 @@ class Settings(BaseSettings):
                 f"{self.batch_tokens} tokens could never gather in a queue of {self.max_queue_tokens}."
             )
         return self
+
+
+def _keys(text: SecretStr | None, file: Path | None) -> list[NamedKey]:
+    if file is not None:
+        return read_keys_file(file)
+    return [] if text is None else parse_keys(text.get_secret_value())
 
 
 def _model_spec(entry: object, weights_dir: Path) -> ModelSpec:

@@ -67,6 +67,8 @@ def load_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add one flag per field to ``parser``; the values stay texts until :func:`from_arguments` checks them."""
     for name, info in Settings.model_fields.items():
+        if not _has_flag(info):
+            continue
         text = f"{info.description} [default: {_default(info)}; variable: {variable_of(name)}]".replace("%", "%%")
         if info.annotation is bool:
             parser.add_argument(flag_of(name), action=argparse.BooleanOptionalAction, default=None, help=text)
@@ -84,7 +86,7 @@ def from_arguments(namespace: argparse.Namespace, environ: Mapping[str, str]) ->
     namespace : argparse.Namespace
         Attributes that are no field's name are left alone.
     environ : mapping
-        The environment. An empty value counts as unset.
+        The environment. An empty value counts as unset, but of keys.
 
     Raises
     ------
@@ -97,6 +99,7 @@ def from_arguments(namespace: argparse.Namespace, environ: Mapping[str, str]) ->
     origins = {name: flag_of(name) for name in flags}
     for name in Settings.model_fields.keys() - flags.keys():
         variable = variable_of(name)
+        _refuse_empty(name, environ)
         if text := environ.get(variable, "").strip():
             if name == "port":
                 _refuse_kubernetes_port(text)
@@ -114,6 +117,8 @@ def settings_table() -> str:
     for name, info in Settings.model_fields.items():
         if info.annotation is bool:
             flag = f"`{flag_of(name)}`, `{flag_of(name).replace('--', '--no-', 1)}`"
+        elif not _has_flag(info):
+            flag = "none"
         else:
             flag = f"`{flag_of(name)} {_metavar(info)}`"
         rows.append((flag, f"`{variable_of(name)}`", _default(info), info.description or ""))
@@ -146,6 +151,12 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
         raise SettingsError(f"{shorten(variable, quote=False)} is not a setting: {hint}")
 
 
+def _refuse_empty(name: str, environ: Mapping[str, str]) -> None:
+    may_be_empty = all(part.may_be_empty for part in _shown_parts(Settings.model_fields[name]))
+    if not may_be_empty and not environ.get(variable_of(name), "set").strip():
+        raise SettingsError(f"{variable_of(name)} is set, but empty: give it a value, or take the variable away.")
+
+
 def _refuse_kubernetes_port(text: str) -> None:
     if KUBERNETES_PORT_VALUE.fullmatch(text):
         raise SettingsError(
@@ -162,6 +173,9 @@ def _sentence(error: ValidationError, origins: Mapping[str, str]) -> str:
         return str(cause or first["msg"])
     name = str(first["loc"][0])
     origin = origins.get(name, flag_of(name))
+    # A secret's cause says what is wrong with it, and nothing of it; no other finding about one is put into words.
+    if cause is None and not _has_flag(Settings.model_fields[name]):
+        return f"{origin} must be a text."
     if cause is not None:
         return f"{origin} {cause}."
     # "Input should be a valid integer, unable to parse ..." -> "must be a valid integer"
@@ -173,6 +187,10 @@ def _sentence(error: ValidationError, origins: Mapping[str, str]) -> str:
 
 def _shown_parts(info: FieldInfo) -> Iterator[Shown]:
     return (part for part in info.metadata if isinstance(part, Shown))
+
+
+def _has_flag(info: FieldInfo) -> bool:
+    return all(part.has_flag for part in _shown_parts(info))
 
 
 def _metavar(info: FieldInfo) -> str:

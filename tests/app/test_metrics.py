@@ -19,6 +19,7 @@ CODES = ("queue_full", "invalid_value")
 EXPECTED = {
     "eyeline_requests_total": ("counter", {"route", "status"}),
     "eyeline_request_duration_seconds": ("histogram", {"route"}),
+    "eyeline_key_requests_total": ("counter", {"key", "status"}),
     "eyeline_inflight_requests": ("gauge", set()),
     "eyeline_errors_total": ("counter", {"code"}),
     "eyeline_ready": ("gauge", set()),
@@ -56,7 +57,7 @@ EXPECTED = {
 @pytest.fixture
 def metrics() -> Metrics:
     """The metrics of an app that has just started and has answered nothing."""
-    metrics = Metrics(routes=ROUTES, error_codes=CODES)
+    metrics = Metrics(routes=ROUTES, error_codes=CODES, keys=["search"])
     metrics.for_model("base", routes=["/encode"])
     metrics.set_model_info(
         "base",

@@ -17,6 +17,9 @@ from app.settings import (
 )
 
 NAMES = list(Settings.model_fields)
+SECRETS = ("api_keys", "admin_key")
+GUARDS = (*SECRETS, "api_keys_file", "admin_key_file")
+KEY = "a-key-of-these-tests"
 KUBERNETES_ENVIRONMENT = {
     "EYELINE_SERVICE_HOST": "10.0.0.11",
     "EYELINE_SERVICE_PORT": "8080",
@@ -81,6 +84,11 @@ def test_defaults() -> None:
         "log_level": "info",
         "docs": True,
         "viewer": True,
+        "api_keys": None,
+        "api_keys_file": None,
+        "admin_key": None,
+        "admin_key_file": None,
+        "metrics_without_key": False,
     }
 
 
@@ -95,8 +103,12 @@ def test_precedence() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_field_has_its_flag_and_variable(name: str) -> None:
-    """A field called max_queue_texts is --max-queue-texts and EYELINE_MAX_QUEUE_TEXTS, and both set it."""
+def test_every_field_has_its_flag_and_variable(name: str, tmp_path: Path) -> None:
+    """A field called max_queue_texts is --max-queue-texts and EYELINE_MAX_QUEUE_TEXTS, and both set it; a secret has no
+    flag, which everyone on the machine could read.
+    """
+    keys = tmp_path / "keys"
+    keys.write_text(KEY)
     info = Settings.model_fields[name]
     samples = {
         "weights_dir": "/w",
@@ -105,23 +117,78 @@ def test_every_field_has_its_flag_and_variable(name: str) -> None:
         "device": "cuda:1",
         "threads": "3",
         "max_attention_values_binary": "2000000",
+        "api_keys": KEY,
+        "admin_key": KEY,
+        "api_keys_file": str(keys),
+        "admin_key_file": str(keys),
     }
     if info.annotation is bool:
-        argv, text = [f"--no-{name.replace('_', '-')}"], "no"
+        word = "no" if info.default else "yes"
+        argv, text = [f"--{'no-' * info.default}{name.replace('_', '-')}"], word
     else:
         literal = get_origin(info.annotation) is Literal
         text = samples.get(name) or (get_args(info.annotation)[-1] if literal else "2048")
         argv = ["--" + name.replace("_", "-"), text]
+    if name in SECRETS:
+        assert "unrecognized arguments" in refusal(*argv).lower()
+        assert getattr(load_settings([], {"EYELINE_" + name.upper(): text}), name).get_secret_value() == text
+        return
     by_flag = load_settings(argv, {})
     by_variable = load_settings([], {"EYELINE_" + name.upper(): text})
     assert by_flag == by_variable
     assert getattr(by_flag, name) != getattr(Settings(), name)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in GUARDS])
 def test_empty_variable_is_unset(name: str) -> None:
     """A variable that is set to nothing, as compose writes it, leaves the default."""
     assert load_settings([], {"EYELINE_" + name.upper(): ""}) == Settings()
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_empty_variable_of_keys_is_refused(name: str) -> None:
+    """A secret that did not arrive must not leave the server open."""
+    for nothing in ("", " ", "\n"):
+        assert "is set, but empty" in refusal(**{"EYELINE_" + name.upper(): nothing})
+    assert load_settings([], {}) == Settings()
+
+
+def test_a_key_is_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is wrong with keys, neither the sentence nor what it came from, nor --help, nor a dump shows one."""
+    file = tmp_path / "keys"
+    file.write_text(f"{KEY}\n{KEY}\n")
+    monkeypatch.setenv("COLUMNS", "200")
+    said = ""
+    for environ in (
+        {"EYELINE_API_KEYS": f"{KEY}!"},
+        {"EYELINE_API_KEYS": f"{KEY},{KEY}"},
+        {"EYELINE_API_KEYS": KEY, "EYELINE_ADMIN_KEY": KEY},
+        {"EYELINE_API_KEYS": KEY, "EYELINE_API_KEYS_FILE": str(tmp_path / "other")},
+        {"EYELINE_API_KEYS": KEY, "EYELINE_PORT": "none"},
+        {"EYELINE_API_KEYS_FILE": str(file)},
+        {"EYELINE_API_KEY": KEY},
+    ):
+        with pytest.raises(SettingsError) as caught:
+            load_settings([], environ)
+        error: BaseException | None = caught.value
+        while error is not None:
+            said += f"{error} {error!r} {error.args}"
+            error = error.__cause__ or error.__context__
+    settings = load_settings([], {"EYELINE_API_KEYS": KEY, "EYELINE_ADMIN_KEY": "a" * 16})
+    said += f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()} {settings_table()}"
+    assert KEY not in said
+    assert [key for _, key in settings.read_api_keys()] == [KEY]
+
+
+def test_keys_have_one_source_and_one_door(tmp_path: Path) -> None:
+    """A variable and a file at once, or one key for /admin and for the rest, would be somebody's mistake."""
+    file = tmp_path / "keys"
+    file.write_text(f"one:{KEY}")
+    together = refusal("--api-keys-file", str(file), EYELINE_API_KEYS=KEY)
+    assert together.startswith("EYELINE_API_KEYS and --api-keys-file (EYELINE_API_KEYS_FILE)")
+    assert refusal("--admin-key-file", str(file), EYELINE_ADMIN_KEY=KEY).startswith("EYELINE_ADMIN_KEY and ")
+    assert "another than the API keys" in refusal("--api-keys-file", str(file), EYELINE_ADMIN_KEY=KEY)
+    assert refusal("--api-keys-file", str(tmp_path / "none")).startswith("--api-keys-file must be a file that can be")
 
 
 @pytest.mark.parametrize("text", ["1", "true", "yes", "on"])
@@ -352,6 +419,9 @@ def test_help_documents_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         add_arguments(parser)
         text = parser.format_help()
     for name, info in Settings.model_fields.items():
+        if name in SECRETS:
+            assert f"EYELINE_{name.upper()}]" not in text
+            continue
         assert "--" + name.replace("_", "-") in text
         assert f"variable: EYELINE_{name.upper()}]" in text
         assert info.description is not None
