@@ -17,6 +17,7 @@ from typing import TypeVar
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from model.attention import Attend, attend_fused
 from model.encoder import Encoder
@@ -96,7 +97,7 @@ def load_encoder(
     sources = found.sources(config)
     head_sources = {} if head is None else _classifier_sources(head)
     ignored = _check_keys(found, [*sources.values(), *head_sources.values()], tensors)
-    with torch.device("meta"):
+    with torch.device("meta"), _WithoutInitialization():
         encoder = Encoder(config, attend)
     reader = _Reader(tensors)
     state = _read_state(encoder, sources, reader, dtype, device)
@@ -111,7 +112,7 @@ def load_encoder(
     num_parameters = sum(tensor.numel() for tensor in state.values())
     classifier = None
     if head is not None and folder.labels is not None:
-        with torch.device("meta"):
+        with torch.device("meta"), _WithoutInitialization():
             classifier = Classifier(head, config.hidden_size, len(folder.labels.names))
         _load_head(classifier, head_sources, reader, device)
         num_parameters += sum(parameter.numel() for parameter in classifier.parameters())
@@ -141,7 +142,7 @@ def load_dense(config: DenseConfig, device: torch.device) -> Dense:
     CheckpointError
         As :func:`load_encoder`.
     """
-    with torch.device("meta"):
+    with torch.device("meta"), _WithoutInitialization():
         dense = Dense(config.in_features, config.out_features, bias=config.bias, activation=config.activation)
     files = {key: (key, file) for key, file in tensor_files(config.folder).items()}
     sources: Sources = {key: (key,) for key in dense.state_dict()}
@@ -159,6 +160,26 @@ def _load_head(head: nn.Module, sources: Sources, reader: _Reader, device: torch
     """Load what stands on the encoder, in float32."""
     head.load_state_dict(_read_state(head, sources, reader, torch.float32, device), strict=True, assign=True)
     head.eval().requires_grad_(requires_grad=False)
+
+
+class _WithoutInitialization(TorchFunctionMode):
+    """Makes the functions of ``torch.nn.init`` do nothing: a checkpoint overwrites what they would draw.
+
+    On the meta device they compute nothing anyhow, but ``normal_`` loads PyTorch's compiler to find that out, which
+    takes a second.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        options = kwargs or {}
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return options["tensor"]
+        return func(*args, **options)
 
 
 def verify_checksums(folder: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 import os
 from pathlib import Path
 
 import torch
+
+log = logging.getLogger("eyeline")
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -49,6 +52,9 @@ def choose_device(name: str) -> torch.device:
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """Resolve ``auto``: bfloat16 where the hardware multiplies it natively, else float32.
 
+    bfloat16 on a processor that does not multiply it is served as asked, slowly, and a warning says so: a product
+    that took a Zen 1 core 46 ms in float32 took 288 ms.
+
     Raises
     ------
     ValueError
@@ -58,6 +64,8 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if has_native_bfloat16(device) else torch.float32
     if name not in DTYPES:
         raise ValueError(f"dtype {name!r} is not supported, only auto, {', '.join(DTYPES)}, and int8 to serve on a CPU")
+    if name == "bfloat16" and not has_native_bfloat16(device):
+        log.warning("%s does not multiply bfloat16 natively: float32 is faster here", device)
     return DTYPES[name]
 
 

@@ -43,6 +43,16 @@ def has_onednn() -> bool:
     return is_available
 
 
+def has_packed_kernel(dtype: torch.dtype) -> bool:
+    """Whether a weight of this dtype can be packed here: float32 always, bfloat16 from AVX512 (or Arm's BF16) on."""
+    if not has_onednn():
+        return False
+    if dtype == torch.bfloat16:
+        is_supported: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        return is_supported
+    return dtype == torch.float32
+
+
 class Linear(nn.Linear):
     """``activation(x W^T + b)``.
 
@@ -64,9 +74,9 @@ class Linear(nn.Linear):
     def pack(self) -> None:
         """Lay the weight out for the fused kernel, and let the plain one go. No gradient, no way back.
 
-        Does nothing where this build of PyTorch has no such kernel.
+        Does nothing where there is no such kernel: see :func:`has_packed_kernel`.
         """
-        if not has_onednn() or self._packed is not None:
+        if self._packed is not None or not has_packed_kernel(self.weight.dtype):
             return
         weight = self.weight.detach()
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
@@ -83,10 +93,7 @@ class Linear(nn.Linear):
 
 
 def pack_linear_layers(module: nn.Module) -> None:
-    """Pack every :class:`Linear` in ``module`` whose weight is on the CPU, in a dtype the kernel knows."""
+    """Pack every :class:`Linear` in ``module`` whose weight is on the CPU, where there is a kernel for its dtype."""
     for layer in module.modules():
-        if isinstance(layer, Linear) and layer.weight.device.type == "cpu" and layer.weight.dtype in _PACKED_DTYPES:
+        if isinstance(layer, Linear) and layer.weight.device.type == "cpu":
             layer.pack()
-
-
-_PACKED_DTYPES = (torch.float32, torch.bfloat16)

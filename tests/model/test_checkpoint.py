@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ from tests.model.folders import (
 )
 from tests.model.test_reference import convert_seed
 
+ROOT = Path(__file__).parents[2]
 FILE = "model.safetensors"
 QUERY = "encoder.layer.1.attention.self.query.weight"
 CPU = torch.device("cpu")
@@ -65,6 +68,17 @@ def change(folder: Path, **tensors: torch.Tensor | None) -> None:
 
 
 # --- what loads ---
+
+
+def test_loading_does_without_the_compiler(folder: Path) -> None:
+    """PyTorch's compiler takes a second to import, and nothing here compiles."""
+    load_a_model = f"""
+import sys
+from model.embedder import Embedder
+Embedder.load({str(folder)!r}, dtype="float32", device="cpu", threads=1)
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", load_a_model], check=True, cwd=ROOT)
 
 
 @pytest.mark.usefixtures("unpacked")

@@ -119,6 +119,16 @@ def test_auto_follows_the_hardware(native: bool, monkeypatch: pytest.MonkeyPatch
     assert choose_dtype("auto", CPU) == (torch.bfloat16 if native else torch.float32)
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_bfloat16_that_is_slow_is_served_and_said(
+    native: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever asks for it gets it, and learns that float32 is faster where it is."""
+    monkeypatch.setattr("model.device.has_native_bfloat16", lambda device: native)
+    assert choose_dtype("bfloat16", CPU) == torch.bfloat16
+    assert ["float32 is faster" in record.message for record in caplog.records] == [True] * (not native)
+
+
 def cgroup(folder: Path, version: int, quota: str, period: str) -> Path:
     """Write a control group's CPU limit as the kernel shows it."""
     if version == 2:

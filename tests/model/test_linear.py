@@ -82,6 +82,18 @@ def test_a_build_without_the_kernel_stays_plain(monkeypatch: pytest.MonkeyPatch)
     assert layer.weight is weight
 
 
+def test_a_processor_without_bfloat16_stays_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where oneDNN has no product in bfloat16, packing would raise: the plain layer runs, in float32 the packed one."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    half, single = make("gelu", bias=True).bfloat16(), make("gelu", bias=True)
+    expected = single(torch.ones(3, 24))
+    half.pack()
+    single.pack()
+    assert half.weight is not None
+    assert single.weight is None
+    torch.testing.assert_close(half(torch.ones(3, 24).bfloat16()).float(), expected, rtol=0.02, atol=0.04)
+
+
 def test_a_layer_that_is_not_packed_learns() -> None:
     """In training the gradient reaches weight and bias."""
     layer = Linear(24, 10, activation="gelu")
