@@ -33,7 +33,6 @@ from app.settings import Settings
 from app.state import ServerState
 from app.version import VERSION
 from app.worker import Worker
-from model.batch import padding_ratio
 from model.contract import EncodeInput, OutputSpec
 from model.embedder import Embedder
 from model.errors import CheckpointError
@@ -191,7 +190,7 @@ async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics
         max_queue_texts=settings.max_queue_texts,
         max_queue_tokens=settings.max_queue_tokens or max(batch_tokens, int(DRAIN_SECONDS * tokens_per_second)),
     )
-    observer = metrics.for_model(model.name, padding_ratio=padding_ratio, routes=TEXT_ROUTES)
+    observer = metrics.for_model(model.name, padding_ratio=embedder.padding_ratio, routes=TEXT_ROUTES)
     metrics.set_model_info(
         model.name,
         format=info.format,

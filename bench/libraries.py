@@ -97,11 +97,13 @@ def load_sentence_transformers(model: str, dtype: str, threads: int) -> Prepare:
 
 
 def load_onnxruntime(model: str, dtype: str, threads: int) -> Prepare:
-    """Load ONNX Runtime; int8 is sentence-transformers' own dynamic quantisation for AVX512-VNNI."""
+    """Load ONNX Runtime; int8 is sentence-transformers' own dynamic quantisation for this processor."""
     import onnxruntime
     from sentence_transformers import export_dynamic_quantized_onnx_model
 
-    file_name = _offered(dtype, {"float32": "model.onnx", "int8": "model_qint8_avx512_vnni.onnx"})
+    has_vnni = "avx512_vnni" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    processor, weights = ("avx512_vnni", "qint8") if has_vnni else ("avx2", "quint8")
+    file_name = _offered(dtype, {"float32": "model.onnx", "int8": f"model_{weights}_{processor}.onnx"})
     torch.set_num_threads(threads)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -109,7 +111,7 @@ def load_onnxruntime(model: str, dtype: str, threads: int) -> Prepare:
     folder = _export(model, "onnx", arguments)
     if not (folder / "onnx" / file_name).exists():
         plain = _load_peer(str(folder), "onnx", arguments | {"file_name": "model.onnx"})
-        export_dynamic_quantized_onnx_model(plain, "avx512_vnni", str(folder))
+        export_dynamic_quantized_onnx_model(plain, processor, str(folder))
     return _through_sentence_transformers(str(folder), "onnx", arguments | {"file_name": file_name})
 
 

@@ -84,7 +84,9 @@ class PackedBatch:
     groups: tuple[Group, ...]
 
 
-def pack(inputs: Sequence[EncodeInput], device: torch.device | None = None) -> PackedBatch:
+def pack(
+    inputs: Sequence[EncodeInput], device: torch.device | None = None, max_padding: float = MAX_GROUP_PADDING
+) -> PackedBatch:
     """Concatenate texts, shortest first, and group them for attention.
 
     Parameters
@@ -93,6 +95,9 @@ def pack(inputs: Sequence[EncodeInput], device: torch.device | None = None) -> P
         Each with at least one token.
     device : torch.device, optional
         Where the tensors go; the copy to a GPU is asynchronous, from pinned memory.
+    max_padding : float
+        Share of a group's slots that may be padding. With 0 the attention core does the same for a text whoever its
+        neighbours are, to the last bit.
     """
     order = sorted(range(len(inputs)), key=lambda index: inputs[index].num_tokens)
     lengths = [inputs[index].num_tokens for index in order]
@@ -116,7 +121,7 @@ def pack(inputs: Sequence[EncodeInput], device: torch.device | None = None) -> P
         lengths=tuple(lengths),
         starts=tuple(starts),
         order=tuple(order),
-        groups=tuple(_groups(lengths, starts, device)),
+        groups=tuple(_groups(lengths, starts, device, max_padding)),
     )
 
 
@@ -150,16 +155,18 @@ def group_bounds(lengths: Sequence[int], max_padding: float = MAX_GROUP_PADDING)
         yield first, len(lengths)
 
 
-def padding_ratio(lengths: Sequence[int]) -> float:
+def padding_ratio(lengths: Sequence[int], max_padding: float = MAX_GROUP_PADDING) -> float:
     """Share of the attention core's slots that are padding, for texts of these lengths."""
     ordered = sorted(lengths)
-    slots = sum((stop - first) * ordered[stop - 1] for first, stop in group_bounds(ordered))
+    slots = sum((stop - first) * ordered[stop - 1] for first, stop in group_bounds(ordered, max_padding))
     return 1.0 - sum(ordered) / slots if slots else 0.0
 
 
-def _groups(lengths: Sequence[int], starts: Sequence[int], device: torch.device | None) -> Iterator[Group]:
+def _groups(
+    lengths: Sequence[int], starts: Sequence[int], device: torch.device | None, max_padding: float
+) -> Iterator[Group]:
     """Build the groups of a batch whose lengths ascend."""
-    for first, last in group_bounds(lengths):
+    for first, last in group_bounds(lengths, max_padding):
         longest, num_texts = lengths[last - 1], last - first
         start, stop = starts[first], starts[last - 1] + longest
         if lengths[first] == longest:

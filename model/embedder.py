@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from model.attention import Attend, attend_explicit, attend_fused
-from model.batch import PackedBatch, cut_by_tokens, pack
+from model.batch import MAX_GROUP_PADDING, PackedBatch, cut_by_tokens, pack, padding_ratio
 from model.calibration import calibration_batches, calibration_texts
 from model.checkpoint import LoadedEncoder, load_dense, load_encoder
 from model.contract import (
@@ -138,6 +138,8 @@ class Embedder:
         self._encoder = loaded.encoder
         self._dense = tuple(dense)
         self._classifier = loaded.classifier
+        # rounding that differs with the padding of a group would tip a byte over to the next, and many behind it
+        self._max_padding = 0.0 if dtype == "int8" else MAX_GROUP_PADDING
         width = folder.dense[-1].out_features if folder.dense else self.config.hidden_size
         self.dimensions: int = 0 if loaded.classifier else width
         self.info = ModelInfo(
@@ -273,7 +275,7 @@ class Embedder:
             If logits are asked for and the model has no classification head, or special tokens or words of a text that
             was tokenized without details.
         """
-        batch = pack(inputs, self.device)
+        batch = pack(inputs, self.device, self._max_padding)
         ordered = [specs[index] for index in batch.order]
         tables = [inputs[index].tokens for index in batch.order]
         output = self._encoder(batch, [spec.attention for spec in ordered], tables)
@@ -293,6 +295,10 @@ class Embedder:
                 start = batch.starts[packed]
                 row.token_states = _to_array(output.last_hidden_state[start : start + batch.lengths[packed]])
         return rows
+
+    def padding_ratio(self, num_tokens: Sequence[int]) -> float:
+        """Share of padding in what the attention core computes for a batch of texts of so many tokens."""
+        return padding_ratio(num_tokens, self._max_padding)
 
     def _embeddings(
         self, hidden_states: Tensor, batch: PackedBatch, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]

@@ -1,9 +1,10 @@
 """Linear layers in 8-bit integers, for processors that multiply bytes twice as fast as anything else (VNNI, AMX).
 
-A weight is a signed byte times a scale of its output channel. What comes in is an unsigned byte with a scale of its
-input channel: the channels of a Transformer's hidden states differ in range a hundredfold, and one scale for all would
-leave most of them a few steps. The scales are fixed when the model is loaded, from texts it reads once
-(:mod:`model.calibration`), never from the batch: a text's row must not depend on its neighbours.
+A weight is a signed byte times a scale of its output channel (without VNNI it has a bit less). What comes in is an
+unsigned byte with a scale of its input channel: the channels of a Transformer's hidden states differ in range a
+hundredfold, and one scale for all would leave most of them a few steps. The scales are fixed when the model is loaded,
+from texts it reads once (:mod:`model.calibration`), never from the batch: a text's row must not depend on its
+neighbours.
 
 Between the two layers of a feed-forward block nothing is ever wider than a byte: the first layer's kernel applies the
 activation and writes bytes at once, which takes one scale for all channels. Everywhere else float32 stands between the
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -45,6 +47,24 @@ _SMALLEST = 1e-6
 def has_kernel() -> bool:
     """Whether this build of PyTorch multiplies bytes."""
     return has_onednn() and hasattr(torch.ops.onednn, "qlinear_pointwise")
+
+
+@cache
+def largest_weight() -> int:
+    """Return the largest byte that a weight may be for the product to be exact: 127, or 64 on processors without VNNI.
+
+    There the kernel adds two products in 16 bits (``vpmaddubsw``), which clips silently: 2 x 255 x 127 does not fit,
+    2 x 255 x 64 does. The kernel is asked, as no list of processors is complete.
+    """
+    size = 64
+    weight = torch.full((size, size), 127, dtype=torch.int8)
+    packed = torch.ops.onednn.qlinear_prepack(weight, [PACKED_ROWS, size])
+    ones, zeros = torch.ones(size), torch.zeros(size, dtype=torch.int32)
+    x = torch.full((size, size), 255, dtype=torch.uint8)
+    out = torch.ops.onednn.qlinear_pointwise(
+        x, 1.0, 0, packed, ones, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return 127 if bool((out == 255 * 127 * size).all()) else 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +159,7 @@ class Int8Linear(nn.Module):
         # x W^T = bytes (W * scale)^T - zero_point (W * scale)^T: the input's scale goes into the weight, and its zero
         # point into the bias, so that the kernel sees plain bytes
         scaled = layer.weight.detach() * input_scale.scale  # (out, in)
-        self._weight_scale = scaled.abs().amax(dim=1).clamp(min=_SMALLEST**2) / 127  # (out,)
+        self._weight_scale = scaled.abs().amax(dim=1).clamp(min=_SMALLEST**2) / largest_weight()  # (out,)
         weight = torch.round(scaled / self._weight_scale.unsqueeze(1)).to(torch.int8)
         self._weight = torch.ops.onednn.qlinear_prepack(weight, [PACKED_ROWS, layer.in_features])
         self._weight_zero_point = torch.zeros(layer.out_features, dtype=torch.int32)

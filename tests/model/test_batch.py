@@ -152,3 +152,11 @@ def test_batches_cover_every_text_once_within_the_budget(lengths: list[int], bud
 def test_batches_are_filled() -> None:
     """A batch is closed only when the next text does not fit."""
     assert [len(batch) for batch in cut_by_tokens([10] * 10, 30)] == [3, 3, 3, 1]
+
+
+def test_no_padding_where_none_is_allowed() -> None:
+    """Only texts of one length share a group."""
+    batch = pack(make_inputs([19, 20, 19, 18]), max_padding=0.0)
+    assert [(group.num_texts, group.length) for group in batch.groups] == [(1, 18), (2, 19), (1, 20)]
+    assert all(group.mask is None for group in batch.groups)
+    assert padding_ratio([19, 20, 19, 18], max_padding=0.0) == 0.0

@@ -29,6 +29,7 @@ from tests.tiny import make_bert_folder
 
 TEXTS = ["the cat sat", "dog", "", "the dog sat. the cat sat!", "a b c d e f g", "cat"]
 
+ROOT = Path(__file__).parents[2]
 LENGTHS = [3, 32, 64, 128, 129, 256, 3, 4, 5, 31, 33, 63, 65, 127, 130, 255, *range(6, 54, 2)]
 """Tokens of 40 texts, on and around the sizes at which kernels change."""
 
@@ -94,14 +95,27 @@ def test_a_text_does_not_see_its_neighbours_in_bfloat16(
 def test_a_text_does_not_see_its_neighbours_in_int8(
     minilm: Embedder, minilm_int8: Embedder, long_texts: list[EncodeInput]
 ) -> None:
-    """In int8 alone and mixed have a cosine of 0.9999 or more: no scale is taken from the batch.
+    """In int8 alone and mixed differ as little as in float32: no scale is taken from the batch, no padding shows.
 
     Even of random ids, far from any text, the embedding is on average within 0.98 of float32's.
     """
     together = embeddings(minilm_int8.run(long_texts, [OutputSpec()] * 40))
     alone = embeddings([minilm_int8.run([text], [OutputSpec()])[0] for text in long_texts])
-    assert cosines(together, alone).min() >= 0.9999
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
     assert cosines(together, embeddings(minilm.run(long_texts, [OutputSpec()] * 40))).mean() >= 0.98
+
+
+def test_neighbours_of_other_lengths_do_not_show_in_int8(minilm_int8: Embedder) -> None:
+    """Sentences of a book, each with neighbours of nearly its length, which in float32 would share a padded group."""
+    texts = (ROOT / "bench/texts/sentences-25.txt").read_text(encoding="utf-8").splitlines()[:60]
+    alone = np.stack([minilm_int8.encode(text)[0] for text in texts])
+    np.testing.assert_allclose(minilm_int8.encode(texts), alone, rtol=0, atol=1e-5)
+
+
+def test_the_padding_that_is_told_is_the_padding_there_is(minilm: Embedder, minilm_int8: Embedder) -> None:
+    """In float32 texts of 19 and 20 tokens share a group; in int8 nothing is padded."""
+    assert minilm.padding_ratio([20, 19]) == pytest.approx(1 / 40)
+    assert minilm_int8.padding_ratio([20, 19]) == 0.0
 
 
 def test_int8_keeps_what_texts_mean(minilm: Embedder, minilm_int8: Embedder) -> None:
