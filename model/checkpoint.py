@@ -320,7 +320,9 @@ def _read_state(
         for key, part in zip(sources[ours], parts, strict=True):
             _check_tensor(key, reader.file(key), part, expected, len(parts))
         stacked = parts[0] if len(parts) == 1 else torch.cat(parts)
-        state[ours] = stacked.to(device=device, dtype=dtype)
+        # Copied in any case: a tensor as read is the mapped file itself, and whoever wrote over the file later would
+        # change the model that is served, or end the process.
+        state[ours] = stacked.to(device=device, dtype=dtype, copy=True)
     return state
 
 

@@ -81,6 +81,21 @@ sys.exit("torch._dynamo" in sys.modules)
     subprocess.run([sys.executable, "-c", load_a_model], check=True, cwd=ROOT)
 
 
+def test_a_loaded_model_is_independent_of_its_files(tmp_path: Path) -> None:
+    """Whoever writes over the file of a model that is being served changes nothing in memory: no tensor is the mapped
+    file. A file that is cut short would end the process.
+    """
+    folder = write_bert(tmp_path / "model")
+    embedder = Embedder.load(folder, dtype="float32", device="cpu", threads=1)
+    before = embedder.encode("hello")
+    with (folder / FILE).open("r+b") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        file.write(b"\x7f" * size)
+        file.truncate(10)
+    assert (embedder.encode("hello") == before).all()
+
+
 @pytest.mark.usefixtures("unpacked")
 def test_every_weight_is_the_files(folder: Path) -> None:
     """Query, key and value are stacked in this order; everything else is where its name says."""
