@@ -135,7 +135,7 @@ async def _run_in_turns(
     deadline = service.deadline()
     for turn in turns:
         with naming(partial(shifted, by=turn.start)):
-            rows = await model.batcher.submit(inputs[turn], specs[turn], deadline)
+            rows = await service.submit(model, inputs[turn], specs[turn], deadline)
         timings = replace(
             timings,
             queue=timings.queue + max(row.queue_seconds for row in rows),

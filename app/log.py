@@ -26,11 +26,6 @@ ATTRIBUTES_OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"mess
 UVICORN_DUPLICATES = frozenset({"color_message"})
 """Extras of uvicorn's that repeat the message with terminal colours."""
 
-LATE_STATUSES = frozenset({503, 504})
-"""Answers of a server that starts, drains or is overloaded: no fault, and they come in floods."""
-
-_requests = logging.getLogger("app.requests")
-
 
 class JsonFormatter(logging.Formatter):
     """Writes a record as one line of JSON, whatever is in it."""
@@ -81,7 +76,7 @@ def configure_logging(level: str) -> None:
         logger.handlers.clear()
         logger.setLevel(logging.NOTSET)
         logger.propagate = True
-    # A line for each request is log_request's work; uvicorn's own would also write the raw path.
+    # A line for a request is app/access_log.py's work; uvicorn's own would also write the raw path.
     access = logging.getLogger("uvicorn.access")
     access.handlers.clear()
     access.propagate = False
@@ -100,28 +95,6 @@ def valid_request_id(text: str) -> bool:
 def accept_request_id(header: str | None) -> str:
     """Return the caller's ``X-Request-ID`` where it is valid, else a new id."""
     return header if header is not None and valid_request_id(header) else new_request_id()
-
-
-def log_request(method: str, route_template: str, status: int, seconds: float) -> None:
-    """Log the end of one request.
-
-    A flood of requests must not flood the log: whatever callers can cause at will (every status under 500) and what a
-    server answers to everyone while it starts, drains or is overloaded (503, 504) is written at debug only and counted
-    in ``eyeline_requests_total``. Any other status from 500 up is a fault of ours and is an error.
-
-    Parameters
-    ----------
-    method : str
-    route_template : str
-        Such as ``/models/{name}/encode``, never the raw path.
-    status : int
-    seconds : float
-        From the first byte to the last.
-    """
-    level = logging.ERROR if status >= 500 and status not in LATE_STATUSES else logging.DEBUG
-    if _requests.isEnabledFor(level):
-        fields = {"method": method, "route": route_template, "status": status, "seconds": round(seconds, 6)}
-        _requests.log(level, "%s %s %d", method, route_template, status, extra=fields)
 
 
 def _rfc3339(created: float) -> str:

@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
 from app.access import AccessControl, AccessRules
+from app.access_log import AccessLog
 from app.batcher import Batcher, Cost, QueueLimits
 from app.errors import error_codes
 from app.families import write_error
@@ -126,7 +127,8 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
     answer = install_handlers(app, metrics.error, write_error)
     install_client_gone(app)
     app.add_middleware(AccessControl, rules=rules, answer=answer)
-    app.add_middleware(RequestRecord, metrics=metrics, answer=answer)
+    access_log = AccessLog(settings.access_log_sample, settings.slow_request_seconds)
+    app.add_middleware(RequestRecord, metrics=metrics, answer=answer, access_log=access_log)
     describe(app, rules)
     return app
 

@@ -12,8 +12,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.log import accept_request_id, log_request, request_id_var
-from app.metrics import Metrics
+from app.access_log import AccessLog
+from app.facts import RequestFacts, facts_var
+from app.log import accept_request_id, request_id_var
+from app.metrics import UNMATCHED, Metrics
 from app.problems import ErrorHandler
 from app.requests import CLIENT_GONE
 
@@ -27,12 +29,14 @@ class RequestRecord:
     metrics : Metrics
     answer : ErrorHandler
         Makes the answer of an error that nothing inside has answered.
+    access_log : AccessLog
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, answer: ErrorHandler) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, answer: ErrorHandler, access_log: AccessLog) -> None:
         self._app = app
         self._metrics = metrics
         self._answer = answer
+        self._access_log = access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection event; anything but HTTP passes untouched."""
@@ -41,7 +45,8 @@ class RequestRecord:
             return
         started = time.perf_counter()
         request_id = accept_request_id(Headers(scope=scope).get("x-request-id"))
-        token = request_id_var.set(request_id)
+        facts = RequestFacts()
+        id_token, facts_token = request_id_var.set(request_id), facts_var.set(facts)
         status = CLIENT_GONE
 
         async def send_with_id(message: Message) -> None:
@@ -63,6 +68,8 @@ class RequestRecord:
         finally:
             seconds = time.perf_counter() - started
             route = getattr(scope.get("route"), "path", None)
-            self._metrics.request_finished(route, status, seconds, scope.get("state", {}).get("key"))
-            log_request(scope["method"], route or "unmatched", status, seconds)
-            request_id_var.reset(token)
+            facts.key = scope.get("state", {}).get("key")
+            self._metrics.request_finished(route, status, seconds, facts.key)
+            self._access_log.write(request_id, scope["method"], route or UNMATCHED, status, seconds, facts)
+            request_id_var.reset(id_token)
+            facts_var.reset(facts_token)

@@ -302,6 +302,28 @@ class Settings(BaseSettings):
             "hides warnings. Texts are logged at no level."
         ),
     ] = "info"
+    access_log_sample: Annotated[
+        float,
+        Shown("SHARE"),
+        Field(
+            ge=0,
+            le=1,
+            allow_inf_nan=False,
+            description="Share of requests that get a line in the log, from 0 to 1; a request's id decides, so that "
+            "replicas agree. Faults of the server always get one. Too small shows nothing of ordinary traffic; 1 "
+            "writes a line for every request, which costs speed and disk.",
+        ),
+    ] = 0.0
+    slow_request_seconds: Annotated[
+        float | None,
+        Shown("SECONDS", "off"),
+        Field(
+            gt=0,
+            allow_inf_nan=False,
+            description="A request that takes longer is logged as a warning, with the time of each stage. Too small "
+            "floods the log when the server is busy; too large, or off, and slow requests leave no line.",
+        ),
+    ] = None
     docs: Annotated[
         bool,
         Field(

@@ -7,6 +7,7 @@ Each step it names is one file: ``model/tokenizer.py`` makes ids, ``app/batcher.
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from app.errors import (
     TooManyTextsError,
     UnknownModelError,
 )
+from app.facts import facts_var, note_stage
 from app.limits import Limits, check_attention
 from app.metrics import ModelMetrics
 from app.naming import name_in_pairs, naming
@@ -126,6 +128,16 @@ class Service:
         self.timeout_seconds = timeout_seconds
         self._long_turn = asyncio.Lock()
         self._clock = clock
+
+    def with_models(self, models: Sequence[ServedModel]) -> Service:
+        """Return a service with these models, which shares everything else with this one.
+
+        A request holds one service from its beginning to its end, so that it never sees two models of one name.
+        """
+        other = copy.copy(self)
+        other.models = {model.name: model for model in models}
+        other._default = models[0]
+        return other
 
     async def encode(self, request: EncodeRequest, *, binary: bool, route: str) -> Encoded:
         """Encode the texts of a request.
@@ -238,7 +250,9 @@ class Service:
         else:
             async with self._long_turn:
                 found = await asyncio.to_thread(tokenize)
-        return found, self._clock() - started
+        ended = self._clock()
+        note_stage("tokenize", started, ended)
+        return found, ended - started
 
     async def run(
         self,
@@ -249,7 +263,7 @@ class Service:
         route: str,
     ) -> tuple[list[Row], Timings]:
         """Wait for the rows, and record once what the request was made of."""
-        rows = await model.batcher.submit(inputs, specs, self.deadline())
+        rows = await self.submit(model, inputs, specs, self.deadline())
         timings = Timings(
             tokenize_seconds,
             max(row.queue_seconds for row in rows),
@@ -264,6 +278,18 @@ class Service:
         if values:
             model.metrics.attention_values(values)
         return rows, timings
+
+    async def submit(
+        self, model: ServedModel, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec], deadline: float | None
+    ) -> list[Row]:
+        """Wait for the rows in the model's queue, and note when the request waited and when it ran."""
+        submitted = self._clock()
+        rows = await model.batcher.submit(inputs, specs, deadline)
+        first_run = submitted + min(row.queue_seconds for row in rows)
+        last_run = submitted + max(row.queue_seconds + row.inference_seconds for row in rows)
+        note_stage("queue", submitted, first_run)
+        note_stage("inference", first_run, last_run)  # with several batches, what lay between them as well
+        return rows
 
     def deadline(self) -> float | None:
         """Return the reading of the clock after which a request that comes now is given up; None without a limit."""
@@ -298,15 +324,20 @@ def stack(rows: Sequence[Row]) -> FloatArray:
 
 def record(model: ServedModel, inputs: Sequence[EncodeInput], timings: Timings, route: str) -> None:
     """Record once what a request was made of."""
+    num_tokens = sum(item.num_tokens for item in inputs)
+    truncated = sum(item.is_truncated for item in inputs)
     model.metrics.record_request(
         route,
         num_texts=len(inputs),
-        num_tokens=sum(item.num_tokens for item in inputs),
-        truncated=sum(item.is_truncated for item in inputs),
+        num_tokens=num_tokens,
+        truncated=truncated,
         tokenize_seconds=timings.tokenize,
         queue_seconds=timings.queue,
         inference_seconds=timings.inference,
     )
+    facts = facts_var.get()
+    if facts is not None:
+        facts.ran(model.name, len(inputs), num_tokens, truncated)
 
 
 def num_characters(text: Text | TokenIds) -> int:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from app.facts import note_stage
 from app.service import ServedModel, Timings
 
 INLINE_VALUES = 20_000
@@ -29,7 +30,9 @@ async def written(model: ServedModel, write: Callable[[], Written], num_values: 
     started = time.perf_counter()
     is_short = num_values is not None and num_values <= INLINE_VALUES
     content = write() if is_short else await asyncio.to_thread(write)
-    model.metrics.serialized(time.perf_counter() - started)
+    ended = time.perf_counter()
+    model.metrics.serialized(ended - started)
+    note_stage("serialize", started, ended)
     return content
 
 

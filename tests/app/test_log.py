@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.log import accept_request_id, configure_logging, log_request, new_request_id, request_id_var, valid_request_id
+from app.log import accept_request_id, configure_logging, new_request_id, request_id_var, valid_request_id
 
 UVICORN_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "uvicorn.access")
 
@@ -157,29 +157,6 @@ def test_warnings_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = lines(capsys)
     assert line["logger"] == "py.warnings"
     assert "old" in line["message"]
-
-
-@pytest.mark.parametrize("status", [200, 204, 304, 400, 404, 413, 422, 429, 499, 503, 504])
-def test_floods_do_not_reach_the_log(status: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """What callers, overload or a draining server cause at will is a line at debug only."""
-    configure_logging("info")
-    log_request("POST", "/encode", status, 0.1)
-    assert lines(capsys) == []
-    configure_logging("debug")
-    log_request("POST", "/encode", status, 0.1)
-    assert lines(capsys)[0]["level"] == "debug"
-
-
-@pytest.mark.parametrize("status", [500, 502])
-def test_faults_are_errors(status: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """A fault of the server's own is logged at error, with method, route template, status and seconds."""
-    configure_logging("error")
-    log_request("POST", "/models/{name}/encode", status, 0.12345678)
-    (line,) = lines(capsys)
-    assert line["level"] == "error"
-    assert line["message"] == f"POST /models/{{name}}/encode {status}"
-    fields = {"method": "POST", "route": "/models/{name}/encode", "status": status, "seconds": 0.123457}
-    assert fields.items() <= line.items()
 
 
 @pytest.mark.parametrize("text", ["a", "x" * 128, "3f2a-77/1:2;=", "~!#$%&()*+,-./", new_request_id()])

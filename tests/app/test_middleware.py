@@ -12,6 +12,8 @@ from fastapi import Response
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.access_log import AccessLog
+from app.facts import facts_var
 from app.log import request_id_var
 from app.metrics import Metrics
 from app.middleware import RequestRecord
@@ -29,7 +31,7 @@ class Wrapped:
     def __init__(self, inner: ASGIApp) -> None:
         self.metrics = Metrics(routes=["/known"])
         self.answered: list[Exception] = []
-        self.record = RequestRecord(inner, self.metrics, self._answer)
+        self.record = RequestRecord(inner, self.metrics, self._answer, AccessLog())
         self.sent: list[Message] = []
 
     async def _answer(self, request: Request, error: Exception) -> Response:
@@ -91,6 +93,17 @@ async def test_a_valid_id_is_echoed() -> None:
     assert wrapped.answered_id == GOOD_ID
     assert seen == [GOOD_ID]
     assert request_id_var.get() is None
+
+
+async def test_each_request_has_facts_of_its_own() -> None:
+    """Whoever works for a request finds where to note what became of it; afterwards nobody does."""
+    seen: list[Any] = []
+    wrapped = Wrapped(answering(during=lambda: seen.append(facts_var.get())))
+    await wrapped.request()
+    await wrapped.request()
+    assert None not in seen
+    assert seen[0] is not seen[1]
+    assert facts_var.get() is None
 
 
 @pytest.mark.parametrize("bad", BAD_IDS)
