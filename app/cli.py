@@ -140,11 +140,11 @@ def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         if not spec.folder.exists():
             return _fail(f"{spec.folder} is not a folder; eyeline weights fetch NAME gets a known model", FAILED)
     try:
-        models = load_models(settings)
+        app = create_app(settings, load_models(settings))  # which alone holds the models: a replaced one must go
     except (CheckpointError, ValueError) as error:
         return _fail(str(error), FAILED)
     return serve(
-        create_app(settings, models),
+        app,
         host=settings.host,
         port=settings.port,
         drain_delay_seconds=settings.drain_delay_seconds,

@@ -9,6 +9,8 @@
     │   ├── UnauthorizedError        401  no key, or none that opens the path
     │   ├── NotAcceptableError       406  no format in Accept that we write
     │   ├── UnknownModelError        404  no such model is served
+    │   ├── ReloadRunningError       409  a reload was asked for while another one runs
+    │   ├── ReloadFailedError        409  a model folder did not load, and what was served still is
     │   ├── BodyTooLargeError        413  bytes
     │   ├── TooManyTextsError        413  texts in one request
     │   ├── RequestTooLargeError     413  one request over the whole queue's capacity: waiting would not help
@@ -105,6 +107,14 @@ class UnknownModelError(ServiceError):
     """The request names a model that is not served."""
 
 
+class ReloadRunningError(ServiceError):
+    """A reload was asked for while another one runs."""
+
+
+class ReloadFailedError(ServiceError):
+    """A model folder did not load; what was served before still is."""
+
+
 class BodyTooLargeError(ServiceError):
     """More bytes than a body may have."""
 
@@ -167,6 +177,8 @@ ANSWERS: Mapping[type[Exception], Answer] = {
     UnauthorizedError: Answer(401, "unauthorized", "No valid API key"),
     UnknownModelError: Answer(404, "model_not_found", "No such model"),
     NotAcceptableError: Answer(406, "not_acceptable", "No such response format"),
+    ReloadRunningError: Answer(409, "reload_running", "A reload is running"),
+    ReloadFailedError: Answer(409, "reload_failed", "The model did not load"),
     BodyTooLargeError: Answer(413, "body_too_large", "Body too large"),
     TooManyTextsError: Answer(413, "too_many_texts", "Too many texts"),
     RequestTooLargeError: Answer(413, "request_too_large", "Request larger than the queue"),

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from weakref import WeakSet
 
 import numpy as np
 from fastapi import FastAPI
@@ -27,14 +27,16 @@ from app.metrics import Metrics
 from app.middleware import RequestRecord
 from app.openapi import describe
 from app.problems import install_handlers
+from app.reload import LoadedModel, Reloader, mark_files
 from app.requests import install_client_gone
-from app.routes import attention, encode, health, oip, openai, rerank, shared, tei, viewer
+from app.routes import admin, attention, encode, health, oip, openai, rerank, shared, tei, viewer
 from app.service import ServedModel, Service
-from app.settings import Settings
+from app.settings import ModelSpec, Settings
 from app.state import ServerState
 from app.version import VERSION
 from app.worker import Worker
 from model.contract import EncodeInput, OutputSpec
+from model.device import give_back_freed_memory
 from model.embedder import Embedder
 from model.errors import CheckpointError
 
@@ -54,14 +56,6 @@ TEXT_ROUTES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model in memory, under the name that callers will use."""
-
-    name: str
-    embedder: Embedder
-
-
 def load_models(settings: Settings) -> list[LoadedModel]:
     """Load every model that the settings name.
 
@@ -72,25 +66,30 @@ def load_models(settings: Settings) -> list[LoadedModel]:
     ValueError
         If device or dtype are not there, or a model reads longer texts than a batch may hold.
     """
-    models = []
-    for spec in settings.model:
-        started = time.perf_counter()
-        embedder = Embedder.load(
-            spec.folder,
-            dtype=settings.dtype,
-            device=settings.device,
-            threads=settings.threads,
-            special_tokens=settings.special_tokens,
+    return [_load_model(spec, settings) for spec in settings.model]
+
+
+def _load_model(spec: ModelSpec, settings: Settings) -> LoadedModel:
+    """Load and check one model; raises what :func:`load_models` raises."""
+    started = time.perf_counter()
+    files = mark_files(spec.folder)
+    embedder = Embedder.load(
+        spec.folder,
+        dtype=settings.dtype,
+        device=settings.device,
+        threads=settings.threads,
+        special_tokens=settings.special_tokens,
+    )
+    budget = _batch_tokens(settings, embedder)
+    if embedder.info.max_length > budget:
+        raise ValueError(
+            f"--batch-tokens is {budget}, but {spec.name} reads texts of up to {embedder.info.max_length} tokens"
         )
-        budget = _batch_tokens(settings, embedder)
-        if embedder.info.max_length > budget:
-            raise ValueError(
-                f"--batch-tokens is {budget}, but {spec.name} reads texts of up to {embedder.info.max_length} tokens"
-            )
-        _check_output(embedder)
-        log.info("loaded %s", spec.name, extra={"seconds": round(time.perf_counter() - started, 3)})
-        models.append(LoadedModel(spec.name, embedder))
-    return models
+    _check_output(embedder)
+    if mark_files(spec.folder) != files:
+        raise CheckpointError(f"{spec.folder} was written to while it was read")
+    log.info("loaded %s", spec.name, extra={"seconds": round(time.perf_counter() - started, 3)})
+    return LoadedModel(spec.name, embedder, files)
 
 
 def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
@@ -105,8 +104,10 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
     routers = [*texts, health.router]
     if settings.viewer:
         routers.append(viewer.router)
-    routes = {str(getattr(route, "path", "")) for router in routers for route in router.routes}
     rules = access_rules(settings)
+    if rules.admin is not None:
+        routers.append(admin.router)
+    routes = {str(getattr(route, "path", "")) for router in routers for route in router.routes}
     key_names = () if rules.api is None else rules.api.names
     metrics = Metrics(routes=sorted(routes), error_codes=error_codes(), keys=key_names)
     state = ServerState(metrics, settings.max_body_bytes)
@@ -115,7 +116,7 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
         title="Eyeline",
         version=VERSION,
         summary="A sentence-embedding server that shows where it looked.",
-        lifespan=_lifespan(settings, models, state, key_names),
+        lifespan=_lifespan(settings, list(models), state, key_names),
         docs_url="/docs" if settings.docs else None,
         redoc_url=None,
         openapi_url="/openapi.json" if settings.docs else None,
@@ -147,30 +148,22 @@ def access_rules(settings: Settings) -> AccessRules:
 
 
 def _lifespan(
-    settings: Settings, models: Sequence[LoadedModel], state: ServerState, key_names: Sequence[str]
+    settings: Settings, models: list[LoadedModel], state: ServerState, key_names: Sequence[str]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Own what lives as long as the server: the worker thread, the queues, readiness."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         worker = Worker("inference")
-        served = [await _serve(model, worker, settings, state.metrics) for model in models]
-        limits = Limits(
-            max_texts=settings.max_texts,
-            max_text_characters=settings.max_text_characters,
-            max_attention_values_list=settings.max_attention_values_list,
-            max_attention_values_binary=settings.max_attention_values_binary,
-            max_attention_values_computed=settings.max_attention_values_computed,
-            max_token_values=settings.max_token_values,
-        )
-        state.service = Service(served, limits, settings.request_timeout_seconds)
-        state.metrics.set_ready(ready=True)
-        log.info("ready", extra={"models": [model.name for model in served], "api_keys": list(key_names)})
+        batchers: WeakSet[Batcher] = WeakSet()  # that of a replaced model for as long as somebody waits in it
+        reloader = await _begin(settings, models, state, worker, batchers)
+        log.info("ready", extra={"models": [spec.name for spec in settings.model], "api_keys": list(key_names)})
         try:
             yield
         finally:
             state.begin_draining()
-            drains = [asyncio.create_task(model.batcher.drain()) for model in served]
+            reloader.close()
+            drains = [asyncio.create_task(batcher.drain()) for batcher in batchers]
             await asyncio.wait(drains, timeout=settings.shutdown_grace_seconds)
             worker.close()
             log.info("stopped")
@@ -178,13 +171,54 @@ def _lifespan(
     return lifespan
 
 
+async def _begin(
+    settings: Settings, models: list[LoadedModel], state: ServerState, worker: Worker, batchers: WeakSet[Batcher]
+) -> Reloader:
+    """Serve ``models``, which is emptied: nothing but the state may hold a model, or one that is replaced stays."""
+
+    async def serve(model: LoadedModel) -> ServedModel:
+        served = await _serve(model, worker, settings, state.metrics)
+        batchers.add(served.batcher)
+        return served
+
+    def switch(served: Sequence[ServedModel]) -> None:
+        if state.service is not None:
+            state.service = state.service.with_models(served)
+        for model in served:
+            _describe_model(model, state.metrics)
+
+    specs = {spec.name: spec for spec in settings.model}
+    served = [await serve(model) for model in models]
+    state.reloader = Reloader(
+        list(zip(models, served, strict=True)),
+        load=lambda name: _load_model(specs[name], settings),
+        serve=serve,
+        switch=switch,
+        release=give_back_freed_memory,
+        metrics=state.metrics,
+    )
+    models.clear()
+    limits = Limits(
+        max_texts=settings.max_texts,
+        max_text_characters=settings.max_text_characters,
+        max_attention_values_list=settings.max_attention_values_list,
+        max_attention_values_binary=settings.max_attention_values_binary,
+        max_attention_values_computed=settings.max_attention_values_computed,
+        max_token_values=settings.max_token_values,
+    )
+    state.service = Service(served, limits, settings.request_timeout_seconds)
+    switch(served)
+    state.metrics.set_ready(ready=True)
+    return state.reloader
+
+
 async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics: Metrics) -> ServedModel:
     """Warm one model up, and give it a queue and metrics."""
-    embedder, info = model.embedder, model.embedder.info
+    embedder = model.embedder
     batch_tokens = _batch_tokens(settings, embedder)
     tokens_per_second = UNMEASURED_TOKENS_PER_SECOND
     if settings.warmup:
-        tokens_per_second = await worker.run(warm_up, embedder, batch_tokens)
+        tokens_per_second = await warm_up(embedder, batch_tokens, worker)
         log.info("warmed up %s", model.name, extra={"tokens_per_second": round(tokens_per_second)})
     limits = QueueLimits(
         batch_tokens=batch_tokens,
@@ -193,17 +227,6 @@ async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics
         max_queue_tokens=settings.max_queue_tokens or max(batch_tokens, int(DRAIN_SECONDS * tokens_per_second)),
     )
     observer = metrics.for_model(model.name, padding_ratio=embedder.padding_ratio, routes=TEXT_ROUTES)
-    metrics.set_model_info(
-        model.name,
-        format=info.format,
-        dtype=info.dtype,
-        device=info.device,
-        hidden_size=info.hidden_size,
-        num_hidden_layers=info.num_hidden_layers,
-        num_attention_heads=info.num_attention_heads,
-        max_length=info.max_length,
-        pooling=info.pooling,
-    )
     batcher = Batcher(
         run=embedder.run,
         cost=cost,
@@ -215,14 +238,32 @@ async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics
     return ServedModel(model.name, embedder, batcher, observer, limits)
 
 
+def _describe_model(model: ServedModel, metrics: Metrics) -> None:
+    """Say in the metrics what is served under a name."""
+    info = model.embedder.info
+    metrics.set_model_info(
+        model.name,
+        format=info.format,
+        dtype=info.dtype,
+        device=info.device,
+        hidden_size=info.hidden_size,
+        num_hidden_layers=info.num_hidden_layers,
+        num_attention_heads=info.num_attention_heads,
+        max_length=info.max_length,
+        pooling=info.pooling,
+    )
+
+
 def cost(item: EncodeInput, spec: OutputSpec) -> Cost:
     """Say what a text takes of a batch."""
     values = 0 if spec.attention is None else spec.attention.num_values(item.num_tokens)
     return Cost(item.num_tokens, values)
 
 
-def warm_up(embedder: Embedder, batch_tokens: int) -> float:
+async def warm_up(embedder: Embedder, batch_tokens: int, worker: Worker) -> float:
     """Run one text, then full batches, so that the first request meets no first time.
+
+    Each takes its turn on the worker, so that of another model that is being served no batch waits for more than one.
 
     Returns
     -------
@@ -232,11 +273,18 @@ def warm_up(embedder: Embedder, batch_tokens: int) -> float:
     length = min(32, embedder.info.max_length)
     text = embedder.tokenizer.from_ids([0] * length)
     batch = [text] * max(1, batch_tokens // length)
-    for inputs in ([text], batch):
-        embedder.run(inputs, [embedder.own_output] * len(inputs))
+    seconds = 0.0
+    for inputs in ([text], batch, batch):
+        async with worker.turn:
+            seconds = await worker.run(_time_run, embedder, inputs)
+    return len(batch) * length / seconds
+
+
+def _time_run(embedder: Embedder, inputs: Sequence[EncodeInput]) -> float:
+    """Run a batch, and return the seconds it took."""
     started = time.perf_counter()
-    embedder.run(batch, [embedder.own_output] * len(batch))
-    return len(batch) * length / (time.perf_counter() - started)
+    embedder.run(inputs, [embedder.own_output] * len(inputs))
+    return time.perf_counter() - started
 
 
 def _check_output(embedder: Embedder) -> None:

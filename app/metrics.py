@@ -22,6 +22,7 @@
 ``eyeline_rejected_total``                 counter    model, reason
 ``eyeline_cancelled_total``                counter    model: texts whose caller had left
 ``eyeline_model_info``                     gauge      model, format, dtype, ...: always 1
+``eyeline_reloads_total``                  counter    result: succeeded, failed, refused
 =========================================  =========  =================================================
 
 With them come the metrics of the process (``process_*``), the interpreter and its garbage collector (``python_*``).
@@ -49,6 +50,9 @@ STAGES = ("tokenize", "queue", "inference", "serialize")
 
 REJECTION_REASONS = ("queue_full", "request_too_large", "not_ready", "deadline_exceeded", "other")
 """Why a request was not admitted, or was dropped: the codes of the queue's refusals. Any other reason is ``other``."""
+
+RELOAD_RESULTS = ("succeeded", "failed", "refused")
+"""How a reload of models ends: another model serves, the old one still does, or it was not begun."""
 
 STATUSES_FROM_START = (200, 413, 422, 429, 500, 503, 504)
 """Statuses that each known route shows at zero: success, and those that alerts are about."""
@@ -125,10 +129,13 @@ class Metrics:
         self._cancelled = self._counter("cancelled", "Texts dropped because their caller had left.", "model")
         info = ("format", "dtype", "device", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_length")
         self._model_info = self._gauge("model_info", "What is served; always 1.", "model", *info, "pooling")
+        self._reloads = self._counter("reloads", "Reloads of models that were asked for.", "result")
+        for result in RELOAD_RESULTS:
+            self._reloads.labels(result)
+        self._info_labels: dict[str, tuple[str, ...]] = {}
         # labels() takes a lock and builds a tuple of texts each time; these are looked up on every request.
         self._request_counters: dict[tuple[str, int], Counter] = {}
         self._request_durations: dict[str, Histogram] = {}
-        self._models: dict[str, ModelMetrics] = {}
         for route in (*routes, UNMATCHED):
             self._duration_of(route)
             for status in (404,) if route == UNMATCHED else STATUSES_FROM_START:
@@ -141,7 +148,7 @@ class Metrics:
     def for_model(
         self, name: str, *, routes: Iterable[str] = (), padding_ratio: PaddingRatio = pad_to_longest
     ) -> ModelMetrics:
-        """Return the metrics of one model; the same object for the same name.
+        """Return the metrics of one queue of a model; what several queues of one name count and hold adds up.
 
         Parameters
         ----------
@@ -152,11 +159,10 @@ class Metrics:
         padding_ratio : callable
             How this model pads the texts of a batch in its attention core.
         """
-        if name not in self._models:
-            self._models[name] = ModelMetrics(self, name, padding_ratio)
+        model = ModelMetrics(self, name, padding_ratio)
         for route in routes:
-            self._models[name].add_route(route)
-        return self._models[name]
+            model.add_route(route)
+        return model
 
     def request_started(self) -> None:
         """Count a request that has come in."""
@@ -204,9 +210,18 @@ class Metrics:
         max_length: int,
         pooling: str,
     ) -> None:
-        """Say what is served under ``name``."""
+        """Say what is served under ``name``, instead of what was before."""
         sizes = (hidden_size, num_hidden_layers, num_attention_heads, max_length)
-        self._model_info.labels(name, format, dtype, device, *sizes, pooling).set(1)
+        labels = (name, format, dtype, device, *map(str, sizes), pooling)
+        before = self._info_labels.get(name, labels)
+        if before != labels:
+            self._model_info.remove(*before)
+        self._info_labels[name] = labels
+        self._model_info.labels(*labels).set(1)
+
+    def reloaded(self, result: str) -> None:
+        """Count a reload that was asked for, by one of :data:`RELOAD_RESULTS`."""
+        self._reloads.labels(result).inc()
 
     def render(self, accept: str | None = None) -> tuple[bytes, str]:
         """Write all metrics.
@@ -253,7 +268,7 @@ class Metrics:
 
 
 class ModelMetrics:
-    """The metrics of one model, every child looked up once. Made by :meth:`Metrics.for_model`.
+    """The metrics of one queue of a model, every child looked up once. Made by :meth:`Metrics.for_model`.
 
     The first five methods are what the batcher calls, the others what the service calls.
     """
@@ -278,11 +293,17 @@ class ModelMetrics:
             metrics._stages.labels(name, stage) for stage in STAGES
         )
         self._routes: dict[str, tuple[Counter, Counter]] = {}
+        self._waiting = (0, 0)  # texts and tokens, as last said
 
     def queue_changed(self, texts: int, tokens: int) -> None:
-        """Say how many texts and tokens wait now: the whole queue, not the difference."""
-        self._queue_texts.set(texts)
-        self._queue_tokens.set(tokens)
+        """Say how many texts and tokens wait now: the whole queue, not the difference.
+
+        The gauges take the difference, as two queues may stand under one name while a model is replaced.
+        """
+        old_texts, old_tokens = self._waiting
+        self._waiting = (texts, tokens)
+        self._queue_texts.inc(texts - old_texts)
+        self._queue_tokens.inc(tokens - old_tokens)
 
     def batch_finished(self, num_tokens: Sequence[int], seconds: float) -> None:
         """Count a batch that ran.

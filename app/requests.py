@@ -43,6 +43,11 @@ class ClientGoneError(Exception):
     """The caller closed the connection; there is nobody to answer."""
 
 
+def has_body(request: Request) -> bool:
+    """Whether a body is announced, for a route that can do without."""
+    return request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+
+
 async def read_body(request: Request, schema: type[BodyT], max_bytes: int) -> BodyT:
     """Read, parse and validate a JSON body; raises what :func:`read_json` and :func:`parse` raise."""
     return parse(await read_json(request, max_bytes), schema)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
@@ -27,6 +28,9 @@ GIL_SECONDS = 0.0005
 its hundred operations a batch while the event loop writes answers."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+RELOAD_SIGNAL = signal.SIGHUP
+
+CONTROLLING_TERMINAL = "/dev/tty"
 
 
 class Server(uvicorn.Server):
@@ -36,7 +40,7 @@ class Server(uvicorn.Server):
     ----------
     config : uvicorn.Config
     state : ServerState
-        Its ``is_draining`` is set at the first signal.
+        Its ``is_draining`` is set at the first signal to stop, its ``reloader`` told of one to reload.
     drain_delay_seconds : float
         Between "not ready" and the closing of the listeners.
     """
@@ -45,6 +49,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._state = state
         self._drain_delay_seconds = drain_delay_seconds
+        self._had_terminal = has_terminal()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -52,10 +57,11 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._stop, number)
+        loop.add_signal_handler(RELOAD_SIGNAL, self._reload)
         try:
             yield
         finally:
-            for number in STOP_SIGNALS:
+            for number in (*STOP_SIGNALS, RELOAD_SIGNAL):
                 loop.remove_signal_handler(number)
 
     def _stop(self, number: signal.Signals) -> None:
@@ -68,6 +74,25 @@ class Server(uvicorn.Server):
         log.info("stopping", extra={"signal": number.name, "drain_delay_seconds": self._drain_delay_seconds})
         self._state.begin_draining()
         asyncio.get_running_loop().call_later(self._drain_delay_seconds, setattr, self, "should_exit", True)
+
+    def _reload(self) -> None:
+        """Reload the models; but the terminal that was closed sends the same signal, and means that all shall end."""
+        if self._had_terminal and not has_terminal():
+            self._stop(RELOAD_SIGNAL)
+        elif self._state.reloader is None:
+            log.warning("reload refused: the models are being loaded", extra={"signal": RELOAD_SIGNAL.name})
+        else:
+            log.info("reloading", extra={"signal": RELOAD_SIGNAL.name})
+            self._state.reloader.begin()
+
+
+def has_terminal() -> bool:
+    """Whether the process belongs to a terminal that is still there."""
+    try:
+        os.close(os.open(CONTROLLING_TERMINAL, os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def check_address(host: str, port: int) -> None:

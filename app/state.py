@@ -10,6 +10,7 @@ from fastapi import Request
 
 from app.errors import NotReadyError
 from app.metrics import Metrics
+from app.reload import Reloader
 from app.service import Service
 
 
@@ -23,6 +24,8 @@ class ServerState:
     max_body_bytes : int
     service : Service or None
         None until the models are warm.
+    reloader : Reloader or None
+        Likewise.
     is_draining : bool
         Set when the server begins to stop; readiness is off from then on.
     started_at : float
@@ -32,6 +35,7 @@ class ServerState:
     metrics: Metrics
     max_body_bytes: int
     service: Service | None = None
+    reloader: Reloader | None = None
     is_draining: bool = False
     started_at: float = field(default_factory=time.time)
 
@@ -63,6 +67,14 @@ def service_of(request: Request) -> Service:
     if service is None:
         raise NotReadyError("the model is being loaded", retry_after_seconds=1)
     return service
+
+
+def reloader_of(request: Request) -> Reloader:
+    """Return what reloads models; raises what :func:`service_of` raises."""
+    reloader = state_of(request).reloader
+    if reloader is None:
+        raise NotReadyError("the model is being loaded", retry_after_seconds=1)
+    return reloader
 
 
 def max_body_bytes(request: Request) -> int:

@@ -99,6 +99,20 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
+def give_back_freed_memory() -> None:
+    """Give back to the system what :func:`keep_freed_memory` keeps: for when a whole model was let go.
+
+    It is taken again as batches need it. Where the C library is not glibc this does nothing.
+
+    References
+    ----------
+    malloc_trim(3)
+    """
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
 def available_threads(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Count the CPUs this process may keep busy: the smaller of its affinity and its cgroup's quota, at least 1.
 

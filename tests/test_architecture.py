@@ -40,6 +40,7 @@ LONGER = {
     "app/batcher.py": "the queue is one state machine: admission, order and delivery share its invariants",
     "app/cli.py": "one list of commands, each a few lines over what does the work",
     "app/fetch.py": "sources, verification and placing belong to one all-or-nothing operation",
+    "app/main.py": "the composition root: what the settings become, from loading to draining, in one place",
     "app/metrics.py": "one list of metrics, with their meaning",
     "app/options.py": "one list of options, with their documentation",
     "app/service.py": "the flow of a request, readable from top to bottom",

@@ -15,7 +15,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.main import LoadedModel, create_app
+from app.main import create_app, load_models
+from app.reload import LoadedModel
 from app.settings import ModelSpec, Settings
 from app.state import ServerState
 from model.contract import EncodeInput, OutputSpec, Row
@@ -154,6 +155,19 @@ async def serving(settings: Settings) -> AsyncIterator[Served]:
         httpx.AsyncClient(transport=transport, base_url="http://eyeline", timeout=WAIT_SECONDS) as client,
     ):
         yield Served(app, client, {model.name: cast(RecordingEmbedder, model.embedder) for model in models})
+
+
+@asynccontextmanager
+async def serving_alone(folder: Path, **changes: Any) -> AsyncIterator[Served]:
+    """Start an app as the command does: it alone holds its models, so that a replaced one is let go."""
+    settings = make_settings(folder, **{"model": (ModelSpec(folder.name, folder),), **changes})
+    app = create_app(settings, load_models(settings))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://eyeline", timeout=WAIT_SECONDS) as client,
+    ):
+        yield Served(app, client, {})
 
 
 @pytest.fixture(scope="session")

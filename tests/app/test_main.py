@@ -6,7 +6,9 @@ import asyncio
 import logging
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,14 +19,16 @@ from app.main import (
     DEFAULT_BATCH_TOKENS,
     TEXT_ROUTES,
     UNMEASURED_TOKENS_PER_SECOND,
-    LoadedModel,
     cost,
     create_app,
     load_models,
     warm_up,
 )
+from app.reload import LoadedModel
 from app.settings import ModelSpec
+from app.worker import Worker
 from model.contract import AttentionSelection, EncodeInput, OutputSpec
+from model.embedder import Embedder
 from model.errors import CheckpointError
 from tests.app.conftest import RecordingEmbedder, Serve, Served, load, make_settings, until
 from tests.tiny import make_bert_folder
@@ -40,6 +44,14 @@ def overflowing_folder(tmp_path: Path) -> Path:
     tensors["encoder.layer.1.output.LayerNorm.bias"][3] = 3e38
     safetensors.numpy.save_file(tensors, folder / "model.safetensors")
     return folder
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    """A worker thread."""
+    worker = Worker("inference")
+    yield worker
+    worker.close()
 
 
 # ---- loading
@@ -93,11 +105,13 @@ def test_what_a_text_costs() -> None:
 
 
 @pytest.mark.parametrize("labels", [("a",), ("a", "b")])
-def test_models_that_score_are_loaded_and_warmed_up(tmp_path: Path, labels: tuple[str, ...]) -> None:
+async def test_models_that_score_are_loaded_and_warmed_up(
+    tmp_path: Path, worker: Worker, labels: tuple[str, ...]
+) -> None:
     """With their own output; one that is not finite stops the start."""
     folder = make_bert_folder(tmp_path / "model", labels=labels)
     [model] = load_models(make_settings(folder))
-    assert warm_up(model.embedder, batch_tokens=64) > 0
+    assert await warm_up(model.embedder, 64, worker) > 0
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     tensors["classifier.bias"][:] = 3e38
     tensors["classifier.weight"][:] = 3e38
@@ -106,19 +120,48 @@ def test_models_that_score_are_loaded_and_warmed_up(tmp_path: Path, labels: tupl
         load_models(make_settings(folder))
 
 
-def test_warm_up_runs_one_text_and_full_batches(tiny_folder: Path) -> None:
+async def test_warm_up_runs_one_text_and_full_batches(tiny_folder: Path, worker: Worker) -> None:
     """One text, then twice a batch of the whole budget; what comes back is a speed."""
     embedder = RecordingEmbedder.load(tiny_folder, dtype="float32", device="cpu", threads=1)
-    tokens_per_second = warm_up(embedder, batch_tokens=320)
+    tokens_per_second = await warm_up(embedder, 320, worker)
     assert [len(batch) for batch in embedder.batches] == [1, 10, 10]
     assert sum(item.num_tokens for item in embedder.batches[-1]) == 320
     assert 0 < tokens_per_second < 1e9
 
 
-def test_a_budget_under_one_text_still_warms_up(tiny_folder: Path) -> None:
+async def test_a_budget_under_one_text_still_warms_up(tiny_folder: Path, worker: Worker) -> None:
     """A batch has at least one text."""
     embedder = RecordingEmbedder.load(tiny_folder, dtype="float32", device="cpu", threads=1)
-    assert warm_up(embedder, batch_tokens=1) > 0
+    assert await warm_up(embedder, 1, worker) > 0
+
+
+async def test_warming_up_takes_turns(tiny_folder: Path, worker: Worker) -> None:
+    """Whoever waits for the worker gets it between two runs of a warm-up, not after the last one."""
+    embedder = RecordingEmbedder.load(tiny_folder, dtype="float32", device="cpu", threads=1)
+    seen: list[int] = []
+
+    async def somebody() -> None:
+        for _ in range(3):
+            async with worker.turn:
+                seen.append(len(embedder.batches))
+                await worker.run(int)
+
+    await asyncio.gather(somebody(), warm_up(embedder, 64, worker))
+    assert seen == [0, 1, 2]
+
+
+def test_a_folder_that_is_being_written_is_refused(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of an old model and half of a new one must not be served: the folder is looked at before and after."""
+    load_folder = Embedder.load
+
+    def write_meanwhile(folder: Path, **options: Any) -> Embedder:
+        embedder = load_folder(folder, **options)
+        (tiny_folder / "config.json").touch()
+        return embedder
+
+    monkeypatch.setattr(Embedder, "load", write_meanwhile)
+    with pytest.raises(CheckpointError, match="written to while it was read"):
+        load_models(make_settings(tiny_folder))
 
 
 def test_a_model_that_gives_no_numbers_is_refused(overflowing_folder: Path) -> None:

@@ -11,7 +11,16 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 import app.metrics
 from app.batcher import BatchObserver
 from app.errors import ANSWERS, NotReadyError, QueueFullError, RequestTooLargeError
-from app.metrics import DURATION_BUCKETS, RATIO_BUCKETS, REJECTION_REASONS, STAGES, TEXT_BUCKETS, TOKEN_BUCKETS, Metrics
+from app.metrics import (
+    DURATION_BUCKETS,
+    RATIO_BUCKETS,
+    REJECTION_REASONS,
+    RELOAD_RESULTS,
+    STAGES,
+    TEXT_BUCKETS,
+    TOKEN_BUCKETS,
+    Metrics,
+)
 
 ROUTES = ("/encode", "/v1/embeddings")
 CODES = ("queue_full", "invalid_value")
@@ -37,6 +46,7 @@ EXPECTED = {
     "eyeline_queue_tokens": ("gauge", {"model"}),
     "eyeline_rejected_total": ("counter", {"model", "reason"}),
     "eyeline_cancelled_total": ("counter", {"model"}),
+    "eyeline_reloads_total": ("counter", {"result"}),
     "eyeline_model_info": (
         "gauge",
         {
@@ -233,11 +243,40 @@ def test_one_request_recorded(metrics: Metrics) -> None:
 
 
 def test_models_are_told_apart(metrics: Metrics) -> None:
-    """Each model has its own series; asking for one again gives the same object."""
-    assert metrics.for_model("base") is metrics.for_model("base")
+    """Each model has its own series."""
     metrics.for_model("mini").batch_failed()
     assert value(metrics, "batch_failures_total", model="mini") == 1
     assert value(metrics, "batch_failures_total", model="base") == 0
+
+
+def test_two_queues_of_one_name_add_up(metrics: Metrics) -> None:
+    """While a model is replaced the old queue empties and the new one fills: the gauges show both together."""
+    old, new = metrics.for_model("base"), metrics.for_model("base")
+    old.queue_changed(3, 30)
+    new.queue_changed(2, 20)
+    assert (value(metrics, "queue_texts", model="base"), value(metrics, "queue_tokens", model="base")) == (5, 50)
+    old.queue_changed(0, 0)
+    assert (value(metrics, "queue_texts", model="base"), value(metrics, "queue_tokens", model="base")) == (2, 20)
+    old.cancelled(1)
+    new.cancelled(2)
+    assert value(metrics, "cancelled_total", model="base") == 3
+
+
+def test_another_model_of_a_name_replaces_the_first(metrics: Metrics) -> None:
+    """What is no longer served is no longer said."""
+    numbers = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "max_length": 16}
+    for dtype in ("float32", "int8", "int8"):
+        metrics.set_model_info("other", format="bert", dtype=dtype, device="cpu", pooling="mean", **numbers)
+    text = metrics.render()[0].decode()
+    [line] = [line for line in text.splitlines() if line.startswith("eyeline_model_info{") and 'model="other"' in line]
+    assert 'dtype="int8"' in line
+
+
+def test_reloads_are_counted_by_their_result(metrics: Metrics) -> None:
+    """Each result stands at zero from the start."""
+    metrics.reloaded("failed")
+    found = {result: value(metrics, "reloads_total", result=result) for result in RELOAD_RESULTS}
+    assert found == {"succeeded": 0, "failed": 1, "refused": 0}
 
 
 def test_model_info(metrics: Metrics) -> None:

@@ -8,14 +8,15 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvicorn
 from fastapi import FastAPI
 
 from app.metrics import Metrics
-from app.server import STOP_SIGNALS, Server, check_address, serve
+from app.reload import Reloader
+from app.server import RELOAD_SIGNAL, STOP_SIGNALS, Server, check_address, serve
 from app.state import ServerState
 from tests.app.conftest import until
 
@@ -81,6 +82,53 @@ async def test_signals_are_taken_and_given_back(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         await until(lambda: state.is_draining)
     assert signal.getsignal(number) == before
+
+
+class FakeReloader:
+    """Counts what it is asked to do."""
+
+    num_begun = 0
+
+    def begin(self) -> None:
+        self.num_begun += 1
+
+
+@pytest.mark.anyio
+async def test_the_reload_signal_reloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reaches the reloader and stops nothing; before the models are there it is refused, and afterwards it is as it
+    was.
+    """
+    monkeypatch.setattr("app.server.has_terminal", lambda: False)
+    before = signal.getsignal(RELOAD_SIGNAL)
+    server, state = make_server(drain_delay_seconds=0)
+    reloader = FakeReloader()
+    with server.capture_signals():
+        os.kill(os.getpid(), RELOAD_SIGNAL)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert reloader.num_begun == 0
+        state.reloader = cast(Reloader, reloader)
+        os.kill(os.getpid(), RELOAD_SIGNAL)
+        await until(lambda: reloader.num_begun == 1)
+    assert signal.getsignal(RELOAD_SIGNAL) == before
+    assert not state.is_draining
+    assert not server.should_exit
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_a_closed_terminal_stops_the_server(monkeypatch: pytest.MonkeyPatch, is_closed: bool) -> None:
+    """A terminal that is closed sends the signal that reloads; it means stop. With the terminal still there it does
+    not.
+    """
+    monkeypatch.setattr("app.server.has_terminal", lambda: True)
+    server, state = make_server(drain_delay_seconds=0)
+    reloader = FakeReloader()
+    state.reloader = cast(Reloader, reloader)
+    monkeypatch.setattr("app.server.has_terminal", lambda: not is_closed)
+    server._reload()
+    assert state.is_draining == is_closed
+    assert reloader.num_begun == (not is_closed)
 
 
 def run(app: FastAPI, port: int = 0) -> int:

@@ -128,6 +128,6 @@ def test_a_corpus_survives_two_kills(tmp_path: Path) -> None:
 
     peaks = [run.peak_bytes for run in (whole, *runs)]
     assert max(peaks) < MAX_MEMORY_BYTES
-    print(told)  # noqa: T201 - figures to note
-    print("memory:", *(f"{peak >> 20} MiB" for peak in peaks))  # noqa: T201
-    print("seconds:", *(f"{run.seconds:.0f}" for run in (whole, *runs)))  # noqa: T201
+    print(told)
+    print("memory:", *(f"{peak >> 20} MiB" for peak in peaks))
+    print("seconds:", *(f"{run.seconds:.0f}" for run in (whole, *runs)))

@@ -122,7 +122,7 @@ def test_memory_does_not_grow_with_the_file(model: Path, tmp_path: Path) -> None
     few, many = peaks.values()
     assert many - few < MAX_GROWTH_BYTES
     assert (tmp_path / f"{int(20_000 * TEST_SCALE)}.txt").stat().st_size > 2 * MAX_GROWTH_BYTES * TEST_SCALE
-    print(f"peak memory: {few >> 20} MiB, {many >> 20} MiB with 20 times the texts")  # noqa: T201 - a number to note
+    print(f"peak memory: {few >> 20} MiB, {many >> 20} MiB with 20 times the texts")
 
 
 def test_parquet_without_pyarrow(model: Path, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from model.device import (
     available_threads,
     choose_device,
     choose_dtype,
+    give_back_freed_memory,
     has_native_bfloat16,
     keep_freed_memory,
 )
@@ -191,6 +194,24 @@ def test_the_c_library_takes_the_limits(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no mallopt nothing happens."""
+    """Where there are no mallopt and no malloc_trim nothing happens."""
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
     keep_freed_memory()
+    give_back_freed_memory()
+
+
+def test_what_was_freed_can_be_given_back() -> None:
+    """Memory that glibc keeps for the next batch goes back to the system when it is told to."""
+    code = """
+from pathlib import Path
+from model.device import give_back_freed_memory, keep_freed_memory
+def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // 2**20
+keep_freed_memory()
+blocks = [bytearray(2**20) for _ in range(200)]
+del blocks
+kept = resident()
+give_back_freed_memory()
+print(kept - resident())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 150

@@ -1,1 +1,0 @@
-"""Claims about what deploy/ holds: rules, dashboard, chart."""
