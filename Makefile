@@ -12,7 +12,7 @@ TORCH_INDEX_URL ?=
 MODEL ?= all-MiniLM-L6-v2
 
 PIP := -m pip --disable-pip-version-check --no-input --quiet --quiet
-SOURCES := app eyeline model training tests $(wildcard bench)
+SOURCES := app eyeline model training tests deploy $(wildcard bench)
 
 # One environment a job: the server's own (no test tools, no transformers), the developer's, the oracles', the one that
 # trains (the server's, with plots and Parquet files), and that of other servers' clients, which need no torch.

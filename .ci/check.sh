@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PYTHON=${PYTHON:-python3}
 # Builds and runs the compose file where there is no Docker engine; any script that takes the project's folder will do.
 CONTAINER_CHECK=${CONTAINER_CHECK:-../shared/tools/container_check.sh}
-SOURCES=(app eyeline model training tests bench docs)
+SOURCES=(app eyeline model training tests bench docs deploy)
 
 table=()
 

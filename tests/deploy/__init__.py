@@ -1,0 +1,1 @@
+"""Claims about what deploy/ holds: rules, dashboard, chart."""

@@ -1,0 +1,160 @@
+"""Which metrics and labels a PromQL query names, and which of them there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import yaml
+
+from app.errors import error_codes
+from app.metrics import REJECTION_REASONS, STAGES, Metrics
+from tests.app.test_metrics import EXPECTED
+
+ROOT = Path(__file__).parents[2]
+RULES = sorted((ROOT / "deploy/prometheus/rules").glob("*.yml"))
+
+TARGET_LABELS = frozenset({"job", "instance", "namespace"})
+"""What Prometheus adds: the name of the scrape configuration, the address, and in Kubernetes the namespace."""
+
+SERIES_OF = {
+    "counter": {"": ()},
+    "gauge": {"": ()},
+    "histogram": {"_bucket": ("le",), "_sum": (), "_count": ()},
+}
+"""Suffixes of the series that a metric of a type has, each with the labels it has beside the metric's own."""
+
+BOUNDED = {
+    "code": frozenset(error_codes()),
+    "reason": frozenset(REJECTION_REASONS),
+    "stage": frozenset(STAGES),
+}
+"""Labels of which every value is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One place in a query that names a metric.
+
+    Attributes
+    ----------
+    metric : str
+    labels : frozenset of str
+        That its selector asks about.
+    values : tuple of (str, str)
+        Label and value, where the selector asks for exactly that.
+    """
+
+    metric: str
+    labels: frozenset[str]
+    values: tuple[tuple[str, str], ...]
+
+
+def rules() -> Iterator[dict[str, Any]]:
+    """Every recording and alert rule."""
+    for path in RULES:
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            yield from group["rules"]
+
+
+def exported() -> dict[str, frozenset[str]]:
+    """Every series that a scrape shows, with its labels.
+
+    tests/app/test_metrics.py holds EXPECTED against the registry; those of the process come from the registry itself.
+    """
+    found: dict[str, frozenset[str]] = {"up": TARGET_LABELS}
+    for name, (kind, labels) in EXPECTED.items():
+        for suffix, more in SERIES_OF[kind].items():
+            found[name + suffix] = TARGET_LABELS | labels | set(more)
+    for family in Metrics().registry.collect():
+        if not family.name.startswith("eyeline_"):
+            for sample in family.samples:
+                found[sample.name] = TARGET_LABELS | set(sample.labels)
+    return found
+
+
+def known() -> dict[str, frozenset[str]]:
+    """What is exported, and what the rules record, with labels."""
+    found = exported()
+    recorded = [rule for rule in rules() if "record" in rule]
+    for rule in recorded:  # in the order of their evaluation: one may build on another
+        found[rule["record"]] = labels_of(rule["expr"], found)
+    return found
+
+
+def expression(query: str) -> promql_parser.Expr:
+    """Parse a query as Prometheus will see it, once Grafana has put a time in."""
+    return promql_parser.parse(query.replace("$__rate_interval", "5m"))
+
+
+def nodes(query: str) -> list[Any]:
+    """Every node of a query's tree."""
+    found: list[Any] = []
+    promql_parser.walk(expression(query), lambda node: found.append(node))
+    return found
+
+
+def uses(query: str) -> list[Use]:
+    """Every place in a query that names a metric."""
+    found = []
+    for node in nodes(query):
+        if isinstance(node, promql_parser.VectorSelector):
+            matchers = node.matchers.matchers
+            labels = frozenset(matcher.name for matcher in matchers)
+            exact = tuple((m.name, m.value) for m in matchers if m.op == promql_parser.MatchOp.Equal)
+            found.append(Use(node.name, labels, exact))
+    return found
+
+
+def groupings(query: str) -> frozenset[str]:
+    """Every label that a query groups, matches or joins by."""
+    found: set[str] = set()
+    for node in nodes(query):
+        if isinstance(node, promql_parser.AggregateExpr) and node.modifier is not None:
+            found |= set(node.modifier.labels)
+        if isinstance(node, promql_parser.BinaryExpr) and node.modifier is not None:
+            if node.modifier.matching is not None:
+                found |= set(node.modifier.matching.labels)
+            found |= set(node.modifier.group_labels or ())
+    return frozenset(found)
+
+
+def labels_of(query: str, metrics: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """Which labels the result of a query can have: those of its metrics that its groupings keep."""
+    tree = expression(query)
+    while isinstance(tree, promql_parser.ParenExpr):
+        tree = tree.expr
+    everything = frozenset().union(*(metrics[use.metric] for use in uses(query)))
+    if isinstance(tree, promql_parser.AggregateExpr) and tree.modifier is not None:
+        named = frozenset(tree.modifier.labels)
+        by = tree.modifier.type == promql_parser.AggModifierType.By
+        return everything & named if by else everything - named
+    return everything
+
+
+def complaints(query: str, metrics: Mapping[str, frozenset[str]]) -> list[str]:
+    """Say what a query names that is not there: metrics, labels, values of labels that are bounded."""
+    found = []
+    available: set[str] = set()
+    for use in uses(query):
+        if use.metric not in metrics:
+            found.append(f"no metric {use.metric}")
+            continue
+        available |= metrics[use.metric]
+        found += [f"{use.metric} has no label {label}" for label in sorted(use.labels - metrics[use.metric])]
+        found += [
+            f"{use.metric} never has {label}={value!r}"
+            for label, value in use.values
+            if label in BOUNDED and value not in BOUNDED[label]
+        ]
+    found += [f"no metric of the query has the label {label}" for label in sorted(groupings(query) - available)]
+    return found
+
+
+def legend_labels(legend: str) -> set[str]:
+    """Which labels a legend or a summary shows: ``{{label}}`` of Grafana, ``$labels.label`` of Prometheus."""
+    return set(re.findall(r"\{\{(\w+)\}\}", legend)) | set(re.findall(r"\$labels\.(\w+)", legend))
