@@ -76,6 +76,8 @@ check-gpu: $(DEV)/.ready weights ## reference tests on a CUDA device
 bench: $(ORACLE)/.ready weights ## speed of the library and of the server, next to sentence-transformers; what attention costs
 	@$(ORACLE)/bin/python -m bench.library
 	@$(ORACLE)/bin/python -m bench.server
+	@$(ORACLE)/bin/python -m bench.fairness
+	@$(ORACLE)/bin/python -m bench.start
 	@$(ORACLE)/bin/python -m bench.attention
 
 # The peers' own environments are made under build/peers/ by the command itself.
