@@ -70,7 +70,8 @@ container() {
 stage set-up environments
 stage lint lint
 stage types .venv/bin/mypy
-stage unit .venv/bin/pytest -m "not e2e and not oracle and not clients and not cuda and not browser and not fuzz"
+# Two processes, a file at a time: most of these tests keep one core busy.
+stage unit .venv/bin/pytest --numprocesses=2 --dist=loadfile -m "not e2e and not oracle and not clients and not cuda and not browser and not fuzz"
 stage end-to-end .venv/bin/pytest -m e2e
 stage oracles .venv-oracle/bin/pytest -m oracle tests/oracle
 stage clients .venv-clients/bin/pytest -m clients tests/clients
