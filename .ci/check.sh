@@ -32,7 +32,7 @@ stage() {
 environments() {
   # Side by side: unpacking is bound by one core, downloading by the network.
   make --jobs=2 PYTHON="$PYTHON" .venv/.ready .venv-runtime/.ready .venv-oracle/.ready .venv-clients/.locked &&
-    make weights
+    make weights build/helm
 }
 
 lint() {
