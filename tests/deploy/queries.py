@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ def rules() -> Iterator[dict[str, Any]]:
             yield from group["rules"]
 
 
+@functools.cache
 def exported() -> dict[str, frozenset[str]]:
     """Every series that a scrape shows, with its labels.
 
@@ -77,9 +79,10 @@ def exported() -> dict[str, frozenset[str]]:
     return found
 
 
+@functools.cache
 def known() -> dict[str, frozenset[str]]:
     """What is exported, and what the rules record, with labels."""
-    found = exported()
+    found = dict(exported())
     recorded = [rule for rule in rules() if "record" in rule]
     for rule in recorded:  # in the order of their evaluation: one may build on another
         found[rule["record"]] = labels_of(rule["expr"], found)
