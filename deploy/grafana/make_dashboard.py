@@ -455,14 +455,18 @@ def process() -> list[Json]:
             "By generation. One of generation 2 stalls the event loop for some milliseconds.",
             (rate("python_gc_collections_total", HERE, by="generation"), "generation {{generation}}"),
             unit="cps",
-            width=12,
         ),
         panel(
             "Up for",
             "Time since the process began. A drop to zero is a restart.",
             (f"time() - process_start_time_seconds{{{HERE}}}", "{{instance}}"),
             unit="s",
-            width=12,
+        ),
+        panel(
+            "Reloads",
+            "Model folders loaded anew, by how it ended. After a failure the old models serve.",
+            (f"sum by (result) (increase(eyeline_reloads_total{{{HERE}}}[$__rate_interval]))", "{{result}}"),
+            unit="short",
         ),
         served,
     ]

@@ -13,7 +13,7 @@ import promql_parser
 import yaml
 
 from app.errors import error_codes
-from app.metrics import REJECTION_REASONS, STAGES, Metrics
+from app.metrics import REJECTION_REASONS, RELOAD_RESULTS, STAGES, Metrics
 from tests.app.test_metrics import EXPECTED
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +32,7 @@ SERIES_OF = {
 BOUNDED = {
     "code": frozenset(error_codes()),
     "reason": frozenset(REJECTION_REASONS),
+    "result": frozenset(RELOAD_RESULTS),
     "stage": frozenset(STAGES),
 }
 """Labels of which every value is known."""
