@@ -27,6 +27,7 @@ from app.errors import (
     RequestTooLargeError,
     ServiceError,
 )
+from app.selection import Cost, select_batch
 from app.worker import Worker
 from model.contract import EncodeInput, OutputSpec, Row
 from model.errors import InputError
@@ -36,16 +37,7 @@ logger = logging.getLogger("eyeline")
 RunBatch = Callable[[Sequence[EncodeInput], Sequence[OutputSpec]], list[Row]]
 """Runs on the worker thread: one row per text, in order."""
 
-WINDOW_BUDGETS = 4  # a batch's neighbours of similar length are looked for among so many token budgets of waiting texts
 RATE_WEIGHT = 0.2  # share of a full batch in the moving average of tokens per second; about ten batches to forget
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What one text takes of a batch: tokens, and values in its attention maps."""
-
-    tokens: int
-    attention_values: int = 0
 
 
 CostFunction = Callable[[EncodeInput, OutputSpec], Cost]
@@ -86,34 +78,6 @@ class BatchObserver(Protocol):
 
     def batch_failed(self) -> None:
         """Count a run that raised: the batch, and then again each text that fails alone."""
-
-
-def select_batch(window: Sequence[Cost], limits: QueueLimits) -> list[int]:
-    """Choose the next batch: the oldest text, and the texts nearest to it in length that fit.
-
-    Parameters
-    ----------
-    window : sequence of Cost
-        The texts that have waited longest, oldest first; at least one.
-    limits : QueueLimits
-        The two batch budgets.
-
-    Returns
-    -------
-    list of int
-        Indices into ``window``, ascending, 0 among them: whoever waits becomes the oldest, so nobody starves.
-        All of them if all fit.
-    """
-    oldest = window[0]
-    selected, tokens, attention_values = [0], oldest.tokens, oldest.attention_values
-    nearest_first = sorted(range(1, len(window)), key=lambda index: abs(window[index].tokens - oldest.tokens))
-    for index in nearest_first:
-        more_tokens = tokens + window[index].tokens
-        more_values = attention_values + window[index].attention_values
-        if more_tokens <= limits.batch_tokens and more_values <= limits.batch_attention_values:
-            selected.append(index)
-            tokens, attention_values = more_tokens, more_values
-    return sorted(selected)
 
 
 @dataclass(slots=True, eq=False)
@@ -198,6 +162,7 @@ class Batcher:
         self._tokens_per_second = tokens_per_second
         self._queue: dict[_Text, None] = {}  # an ordered set: arrival order, and a text can leave from anywhere
         self._queue_tokens = 0
+        self._oldest_is_due = False  # because the last batch passed it over
         self._requests: set[_Request] = set()  # whoever waits for an answer
         self._task: asyncio.Task[None] | None = None
         self._is_draining = False
@@ -330,20 +295,17 @@ class Batcher:
     def _take_batch(self) -> list[_Text]:
         """Cut the next batch from the queue; empty if everybody has left."""
         self._expire()
-        window: list[_Text] = []
-        departed: list[_Text] = []
-        tokens = 0
-        for text in self._queue:
-            if text.request.is_done:
-                departed.append(text)
-                continue
-            tokens += text.cost.tokens
-            if window and tokens > WINDOW_BUDGETS * self._limits.batch_tokens:
-                break
-            window.append(text)
-        chosen = select_batch([text.cost for text in window], self._limits) if window else []
-        batch = [window[index] for index in chosen]
-        self._dequeue([*departed, *batch])
+        self._dequeue([text for text in self._queue if text.request.is_done])  # their callers left, or they failed
+        waiting = list(self._queue)
+        if not waiting:
+            return []
+        costs = [text.cost for text in waiting]
+        chosen = select_batch(
+            costs, self._limits.batch_tokens, self._limits.batch_attention_values, oldest_is_due=self._oldest_is_due
+        )
+        self._oldest_is_due = chosen[0] != 0
+        batch = [waiting[index] for index in chosen]
+        self._dequeue(batch)
         return batch
 
     def _expire(self) -> None:

@@ -18,7 +18,7 @@ from fastapi_offline import FastAPIOffline
 
 from app.access import AccessControl, AccessRules
 from app.access_log import AccessLog
-from app.batcher import Batcher, Cost, QueueLimits
+from app.batcher import Batcher, QueueLimits
 from app.errors import error_codes
 from app.families import write_error
 from app.keys import KeyRing, NamedKey
@@ -30,6 +30,7 @@ from app.problems import install_handlers
 from app.reload import LoadedModel, Reloader, mark_files
 from app.requests import install_client_gone
 from app.routes import admin, attention, encode, health, oip, openai, rerank, shared, tei, viewer
+from app.selection import Cost
 from app.service import ServedModel, Service
 from app.settings import ModelSpec, Settings
 from app.state import ServerState

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from app.batcher import RATE_WEIGHT, WINDOW_BUDGETS, Batcher, Cost, QueueLimits, select_batch
+from app.batcher import RATE_WEIGHT, Batcher, QueueLimits
 from app.errors import (
     DeadlineExceededError,
     InferenceError,
@@ -24,6 +22,7 @@ from app.errors import (
     QueueFullError,
     RequestTooLargeError,
 )
+from app.selection import WINDOW_BUDGETS, Cost
 from app.worker import Worker
 from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row, SparseMaps, TextAttention
 from model.errors import TokenIdError
@@ -99,69 +98,6 @@ def refusing(mark: int, error: Exception) -> Callable[[Sequence[EncodeInput], Se
     return answer
 
 
-# ---- select_batch: a pure function
-
-
-def costs(*tokens: int) -> list[Cost]:
-    """Make texts that cost so many tokens and no maps."""
-    return [Cost(number) for number in tokens]
-
-
-BUDGET = QueueLimits(batch_tokens=10, batch_attention_values=10, max_queue_texts=1, max_queue_tokens=1)
-ANY_COST = st.builds(Cost, st.integers(1, 15), st.integers(0, 15))
-
-
-@given(st.lists(ANY_COST, min_size=1, max_size=30))
-def test_a_batch_is_within_both_budgets(window: list[Cost]) -> None:
-    """No batch exceeds a budget, except a single text that does so by itself."""
-    batch = [window[index] for index in select_batch(window, BUDGET)]
-    within_budget = sum(cost.tokens for cost in batch) <= 10 and sum(cost.attention_values for cost in batch) <= 10
-    assert within_budget or len(batch) == 1
-
-
-@given(st.lists(ANY_COST, min_size=1, max_size=30))
-def test_nobody_starves(window: list[Cost]) -> None:
-    """The oldest text is in every batch, so each text runs at the latest when it is the oldest.
-
-    https://github.com/huggingface/text-embeddings-inference/issues/723 looped for ever over a text that fits nowhere.
-    """
-    num_batches = 0
-    num_texts = len(window)
-    while window:
-        chosen = select_batch(window, BUDGET)
-        assert chosen[0] == 0
-        assert chosen == sorted(set(chosen))
-        window = [cost for index, cost in enumerate(window) if index not in chosen]
-        num_batches += 1
-    assert num_batches <= num_texts
-
-
-@given(st.lists(st.builds(Cost, st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=3))
-def test_what_fits_is_taken_in_order(window: list[Cost]) -> None:
-    """If everything fits, everything is taken, in order of arrival."""
-    assert select_batch(window, BUDGET) == list(range(len(window)))
-
-
-def test_neighbours_are_of_similar_length() -> None:
-    """If not everything fits, the texts nearest in length to the oldest go with it."""
-    assert select_batch(costs(3, 9, 4, 1, 3), BUDGET) == [0, 2, 4]
-
-
-def test_a_text_that_does_not_fit_blocks_no_smaller_one() -> None:
-    """A batch is filled up past a text that is too large for what is left."""
-    assert select_batch(costs(6, 5, 4), BUDGET) == [0, 2]
-
-
-def test_maps_have_their_own_budget() -> None:
-    """Texts that ask for maps are kept apart by their size; the others ride along."""
-    assert select_batch([Cost(2, 8), Cost(2, 8), Cost(2, 0), Cost(2, 2)], BUDGET) == [0, 2, 3]
-
-
-def test_a_text_over_the_map_budget_runs_alone() -> None:
-    """Not even a text without maps joins a text that is over the budget."""
-    assert select_batch([Cost(2, 11), Cost(2, 0)], BUDGET) == [0]
-
-
 # ---- what runs next
 
 
@@ -220,6 +156,21 @@ async def test_a_late_text_overtakes_within_the_window_only() -> None:
     bench.runner.open()
     await within(task)
     assert bench.runner.batch_marks[1] == [0, 1]
+
+
+async def test_short_texts_overtake_long_ones_once() -> None:
+    """Short texts run before long ones that came first; whoever comes then waits for one batch of long ones."""
+    bench = Bench()
+    await bench.occupy()
+    await bench.call(*(make_input(48, mark=mark) for mark in range(4)))
+    await bench.call(make_input(5, mark=7))
+    for _ in range(2):  # the text that occupied the model, and the short one
+        bench.runner.let_one_through()
+        await bench.runner.entered()
+    await bench.call(make_input(5, mark=8))
+    bench.runner.open()
+    await within(bench.batcher.drain())
+    assert bench.runner.batch_marks == [[-1], [7], [0, 1], [8], [2, 3]]
 
 
 async def test_many_callers_get_their_own_rows() -> None:

@@ -14,7 +14,6 @@ import httpx
 import pytest
 import safetensors.numpy
 
-from app.batcher import Cost
 from app.main import (
     DEFAULT_BATCH_TOKENS,
     TEXT_ROUTES,
@@ -25,6 +24,7 @@ from app.main import (
     warm_up,
 )
 from app.reload import LoadedModel
+from app.selection import Cost
 from app.settings import ModelSpec
 from app.worker import Worker
 from model.contract import AttentionSelection, EncodeInput, OutputSpec
