@@ -47,6 +47,7 @@ from model.heads import Dense
 from model.int8 import has_kernel, observe_inputs, quantize_linear_layers
 from model.labels import ModelKind
 from model.maps import Units, units_among
+from model.memory import raising_memory_error
 from model.pooling import POOLING_FUNCTIONS, Pooling, Spans, finish
 from model.similarity import Projection, WideArray, similarity_map
 from model.tokenizer import SpecialTokens, Text, Tokenizer, TokenizerConfig
@@ -254,6 +255,7 @@ class Embedder:
             raise FloatingPointError("an embedding is not finite")
         return embeddings
 
+    @raising_memory_error
     @torch.inference_mode()
     def run(self, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
         """Run one batch.
@@ -274,6 +276,8 @@ class Embedder:
         ValueError
             If logits are asked for and the model has no classification head, or special tokens or words of a text that
             was tokenized without details.
+        MemoryError
+            If there is not enough memory for this batch. Nothing of it stays in memory: a smaller one may well run.
         """
         batch = pack(inputs, self.device, self._max_padding)
         ordered = [specs[index] for index in batch.order]
