@@ -6,6 +6,7 @@ Starlette's ``BaseHTTPMiddleware`` hides a closed connection from the endpoint
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -59,11 +60,15 @@ class RequestRecord:
         self._metrics.request_started()
         try:
             await self._app(scope, receive, send_with_id)
-        except Exception as error:
-            # A bug. Answered here, as Starlette would only do it outside of this: without an id, and uncounted.
+        except BaseException as error:
+            # A bug, or a panic of a library in Rust, which is no Exception. Answered here, as Starlette would only do
+            # it outside of this, if at all: without an id, and uncounted.
+            if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)):
+                raise
             if status != CLIENT_GONE:
                 raise  # the answer has begun, a second one cannot follow
-            response = await self._answer(Request(scope), error)
+            known = error if isinstance(error, Exception) else _exception_of(error)
+            response = await self._answer(Request(scope), known)
             await response(scope, receive, send_with_id)
         finally:
             seconds = time.perf_counter() - started
@@ -73,3 +78,10 @@ class RequestRecord:
             self._access_log.write(request_id, scope["method"], route or UNMATCHED, status, seconds, facts)
             request_id_var.reset(id_token)
             facts_var.reset(facts_token)
+
+
+def _exception_of(panic: BaseException) -> Exception:
+    """Return a panic as an exception that error handlers take, with its cause for the log."""
+    error = RuntimeError(f"{type(panic).__name__} in a library")
+    error.__cause__ = panic
+    return error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -139,6 +140,43 @@ async def test_a_request_without_a_route_is_unmatched() -> None:
     wrapped = Wrapped(answering(404, route=None))
     await wrapped.request()
     assert wrapped.count("unmatched", 404) == 1
+
+
+class PanicException(BaseException):
+    """What libraries in Rust raise when they fail badly: no Exception, so that few handlers see it."""
+
+
+async def test_a_panic_is_answered() -> None:
+    """A panic in a library, such as a tokenizer's, is answered and counted as a bug is; its cause is kept for the log.
+
+    https://github.com/huggingface/text-embeddings-inference/issues/424
+    """
+    panic = PanicException("index out of range")
+
+    def fail() -> None:
+        raise panic
+
+    wrapped = Wrapped(answering(during=fail))
+    await wrapped.request()
+    assert wrapped.start["status"] == 500
+    assert wrapped.count("/known", 500) == 1
+    assert wrapped.inflight == 0
+    [error] = wrapped.answered
+    assert error.__cause__ is panic
+
+
+@pytest.mark.parametrize("leaving", [asyncio.CancelledError, KeyboardInterrupt, SystemExit])
+async def test_what_ends_a_task_is_no_panic(leaving: type[BaseException]) -> None:
+    """A task that is cancelled, or a process that is told to end, is not answered with an error."""
+
+    def leave() -> None:
+        raise leaving
+
+    wrapped = Wrapped(answering(during=leave))
+    with pytest.raises(leaving):
+        await wrapped.request()
+    assert wrapped.answered == []
+    assert wrapped.inflight == 0
 
 
 async def test_a_request_that_is_never_answered_counts_as_left() -> None:
