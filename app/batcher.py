@@ -17,18 +17,21 @@ from typing import Protocol
 
 import numpy as np
 
+from app.budget import BatchShare
 from app.errors import (
     ANSWERS,
     DeadlineExceededError,
     InferenceError,
     NonFiniteError,
     NotReadyError,
+    OutOfMemoryError,
     QueueFullError,
     RequestTooLargeError,
     ServiceError,
+    WorkerUnavailableError,
 )
 from app.selection import Cost, select_batch
-from app.worker import Worker
+from app.worker import RESTART_SECONDS, Worker
 from model.contract import EncodeInput, OutputSpec, Row
 from model.errors import InputError
 
@@ -78,6 +81,15 @@ class BatchObserver(Protocol):
 
     def batch_failed(self) -> None:
         """Count a run that raised: the batch, and then again each text that fails alone."""
+
+    def out_of_memory(self) -> None:
+        """Count a run that there was no memory for: the batch, and then again each part that does not fit."""
+
+    def rows_not_finite(self, rows: int) -> None:
+        """Count rows that held a NaN or an infinity."""
+
+    def budget_changed(self, tokens: int) -> None:
+        """Note how many tokens a batch may hold now."""
 
 
 @dataclass(slots=True, eq=False)
@@ -160,12 +172,15 @@ class Batcher:
         self._observer = observer
         self._clock = clock
         self._tokens_per_second = tokens_per_second
+        self._share = BatchShare(clock)
+        self._num_faults = 0
         self._queue: dict[_Text, None] = {}  # an ordered set: arrival order, and a text can leave from anywhere
         self._queue_tokens = 0
         self._oldest_is_due = False  # because the last batch passed it over
         self._requests: set[_Request] = set()  # whoever waits for an answer
         self._task: asyncio.Task[None] | None = None
         self._is_draining = False
+        observer.budget_changed(limits.batch_tokens)
 
     @property
     def queue_texts(self) -> int:
@@ -182,6 +197,16 @@ class Batcher:
         """The drain rate as measured so far."""
         return self._tokens_per_second
 
+    @property
+    def full_batch_seconds(self) -> float:
+        """How long a full batch takes, as measured so far."""
+        return self._limits.batch_tokens / self._tokens_per_second
+
+    @property
+    def num_faults(self) -> int:
+        """Runs that raised and rows that were not finite, so far: any more of them, and the model is worth a check."""
+        return self._num_faults
+
     async def submit(
         self, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec], deadline: float | None = None
     ) -> list[Row]:
@@ -195,9 +220,9 @@ class Batcher:
 
         Raises
         ------
-        RequestTooLargeError, QueueFullError, NotReadyError
+        RequestTooLargeError, QueueFullError, NotReadyError, WorkerUnavailableError
             Not admitted.
-        DeadlineExceededError, InferenceError, NonFiniteError, InputError
+        DeadlineExceededError, InferenceError, NonFiniteError, OutOfMemoryError, WorkerUnavailableError, InputError
             Admitted, but one of its texts has no row; none of the others is delivered then.
         """
         if not inputs:
@@ -226,6 +251,12 @@ class Batcher:
         if self._task is not None:
             await asyncio.wait([self._task])
 
+    def abandon(self) -> None:
+        """Fail everybody who waits, as the worker hangs; should it still give rows, they are dropped."""
+        for request in self._requests:
+            if not request.is_done:
+                request.fail(self._hung())
+
     def check_size(self, num_texts: int, num_tokens: int) -> None:
         """Refuse a request that would not fit an empty queue either; no waiting makes it fit.
 
@@ -248,6 +279,8 @@ class Batcher:
         retry_after_seconds = self._queue_tokens / self._tokens_per_second
         if self._is_draining:
             raise self._refusal(NotReadyError("the server is shutting down", retry_after_seconds=retry_after_seconds))
+        if self._worker.is_hung:
+            raise self._hung()
         self.check_size(num_texts, num_tokens)
         for unit, new, waiting, limit in (
             ("texts", num_texts, self.queue_texts, limits.max_queue_texts),
@@ -258,6 +291,9 @@ class Batcher:
                 raise self._refusal(
                     QueueFullError(message, limit=limit, actual=waiting + new, retry_after_seconds=retry_after_seconds)
                 )
+
+    def _hung(self) -> ServiceError:
+        return self._refusal(WorkerUnavailableError("the worker thread hangs", retry_after_seconds=RESTART_SECONDS))
 
     def _refusal(self, error: ServiceError) -> ServiceError:
         """Tell the observer of a refusal, and return it."""
@@ -300,13 +336,18 @@ class Batcher:
         if not waiting:
             return []
         costs = [text.cost for text in waiting]
-        chosen = select_batch(
-            costs, self._limits.batch_tokens, self._limits.batch_attention_values, oldest_is_due=self._oldest_is_due
-        )
+        chosen = select_batch(costs, *self._budgets(), oldest_is_due=self._oldest_is_due)
         self._oldest_is_due = chosen[0] != 0
         batch = [waiting[index] for index in chosen]
         self._dequeue(batch)
         return batch
+
+    def _budgets(self) -> tuple[int, int]:
+        """Return the budgets of a batch, tokens and attention values: less for a while after memory ran out."""
+        share = self._share.now()
+        tokens = max(1, int(share * self._limits.batch_tokens))
+        self._observer.budget_changed(tokens)
+        return tokens, max(1, int(share * self._limits.batch_attention_values))
 
     def _expire(self) -> None:
         """Fail the requests whose deadline has passed, wherever in the queue they are."""
@@ -319,6 +360,8 @@ class Batcher:
         inputs, specs = [text.input for text in batch], [text.spec for text in batch]
         try:
             finished = await self._worker.run(self._run_checked, inputs, specs)
+        except MemoryError:
+            await self._run_halves(batch)
         except Exception as error:
             # Whatever a batch raises is that batch's alone: the loop and the texts behind it go on.
             await self._retry(batch, error)
@@ -334,14 +377,36 @@ class Batcher:
             raise RuntimeError(f"a batch of {len(inputs)} texts gave {len(rows)} rows")
         return _Finished(rows, [_is_finite(row) for row in rows], started_at, seconds)
 
+    async def _run_halves(self, batch: Sequence[_Text]) -> None:
+        """Run a batch that there was no memory for in two halves; fail a text that does not fit even alone."""
+        self._observer.out_of_memory()
+        logger.error("there is not enough memory for a batch of %d texts", len(batch))
+        if len(batch) == 1:
+            name = f"texts[{batch[0].index}]"
+            seconds = self._queue_tokens / self._tokens_per_second
+            message = f"there is not enough memory to encode {name}"
+            batch[0].request.fail(OutOfMemoryError(message, param=name, retry_after_seconds=seconds))
+            return
+        self._share.shrink(self._share_of(batch))
+        middle = len(batch) // 2
+        for half in (batch[:middle], batch[middle:]):
+            if wanted := [text for text in half if not text.request.is_done]:
+                await self._run_batch(wanted)
+
+    def _share_of(self, batch: Sequence[_Text]) -> float:
+        """Return how much of the budgets a batch uses; of the two, the one that it uses more of."""
+        tokens = sum(text.cost.tokens for text in batch) / self._limits.batch_tokens
+        return max(tokens, sum(text.cost.attention_values for text in batch) / self._limits.batch_attention_values)
+
     async def _retry(self, batch: Sequence[_Text], error: Exception) -> None:
         """Run a failed batch text by text, so that a bad text fails alone; fail a text that was alone."""
         self._observer.batch_failed()
         if not isinstance(error, InputError):
+            self._num_faults += 1
             logger.error("a batch of %d texts failed", len(batch), exc_info=error)
         if len(batch) == 1:
             request, name = batch[0].request, f"texts[{batch[0].index}]"
-            known = isinstance(error, InputError)
+            known = isinstance(error, (InputError, ServiceError))
             request.fail(error if known else InferenceError(f"the encoder failed on {name}", param=name))
             return
         for text in batch:
@@ -350,6 +415,9 @@ class Batcher:
 
     def _deliver(self, batch: Sequence[_Text], finished: _Finished) -> None:
         """Hand out the rows of a batch to the requests that still want them."""
+        if num_spoilt := finished.finite.count(False):
+            self._num_faults += num_spoilt
+            self._observer.rows_not_finite(num_spoilt)
         for text, row, is_finite in zip(batch, finished.rows, finished.finite, strict=True):
             if text.request.is_done:
                 continue

@@ -20,6 +20,8 @@
     │   ├── InvalidRequestError      422  a field's value
     │   ├── QueueFullError           429  no room now, Retry-After says when
     │   ├── NotReadyError            503  loading or shutting down, with Retry-After
+    │   ├── OutOfMemoryError         503  not even this text alone fits into the memory that is free
+    │   ├── WorkerUnavailableError   503  the worker thread has died or hangs, with Retry-After
     │   ├── DeadlineExceededError    504  the caller's deadline passed while it waited
     │   ├── InferenceError           500  the encoder failed on a text; the reason is in the log only
     │   └── NonFiniteError           500  the encoder's result holds a NaN or an infinity
@@ -151,6 +153,14 @@ class NotReadyError(ServiceError):
     """The server is loading or shutting down."""
 
 
+class OutOfMemoryError(ServiceError):
+    """There is not enough free memory for a text, though it was run alone."""
+
+
+class WorkerUnavailableError(ServiceError):
+    """The thread that runs the models has died or hangs; what it ran is lost."""
+
+
 class DeadlineExceededError(ServiceError):
     """The caller's deadline passed before its texts were run."""
 
@@ -190,6 +200,8 @@ ANSWERS: Mapping[type[Exception], Answer] = {
     InferenceError: Answer(500, "inference_failed", "Inference failed"),
     NonFiniteError: Answer(500, "non_finite_output", "Non-finite output"),
     NotReadyError: Answer(503, "not_ready", "Not ready"),
+    OutOfMemoryError: Answer(503, "out_of_memory", "Out of memory"),
+    WorkerUnavailableError: Answer(503, "worker_unavailable", "Worker unavailable"),
     DeadlineExceededError: Answer(504, "deadline_exceeded", "Deadline exceeded"),
     TextTooLongError: Answer(413, "text_too_long", "Text too long"),
     TokenIdError: Answer(422, "token_id_out_of_range", "Token id out of range"),

@@ -56,6 +56,8 @@ TEI_TYPES: Mapping[str, str] = {
     "queue_full": "Overloaded",
     "deadline_exceeded": "Overloaded",
     "not_ready": "Unhealthy",
+    "worker_unavailable": "Unhealthy",
+    "out_of_memory": "Backend",
     "inference_failed": "Backend",
     "non_finite_output": "Backend",
     "internal_error": "Backend",

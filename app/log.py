@@ -14,7 +14,7 @@ import sys
 import uuid
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 request_id_var: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that this task works for; set by the middleware, copied into the tasks it starts."""
@@ -55,6 +55,28 @@ class JsonFormatter(logging.Formatter):
             return json.dumps(fixed | {key: repr(value) for key, value in extra.items()})
 
 
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes lines, and counts those that could not be written: a full disk must not fail a request.
+
+    Attributes
+    ----------
+    num_lost : int
+    """
+
+    num_lost = 0
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        """Count a line that was not written: where the disk is full or stderr closed, only the metrics can say so."""
+        self.num_lost += 1
+        if not isinstance(sys.exception(), (OSError, ValueError)):
+            super().handleError(record)
+
+
+def num_lost_lines() -> int:
+    """Return how many lines of the log could not be written since logging was configured."""
+    return sum(handler.num_lost for handler in logging.getLogger().handlers if isinstance(handler, StderrHandler))
+
+
 def configure_logging(level: str) -> None:
     """Send every logger of the process to stderr as JSON, uvicorn's and Python's warnings included.
 
@@ -65,7 +87,7 @@ def configure_logging(level: str) -> None:
     level : str
         The lowest level that is written: debug, info, warning or error.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StderrHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from weakref import WeakSet
 
@@ -33,8 +33,9 @@ from app.routes import admin, attention, encode, health, oip, openai, rerank, sh
 from app.selection import Cost
 from app.service import ServedModel, Service
 from app.settings import ModelSpec, Settings
-from app.state import ServerState
+from app.state import FAULTS, ServerState
 from app.version import VERSION
+from app.watchdog import Watchdog
 from app.worker import Worker
 from model.contract import EncodeInput, OutputSpec
 from model.device import give_back_freed_memory
@@ -86,7 +87,8 @@ def _load_model(spec: ModelSpec, settings: Settings) -> LoadedModel:
         raise ValueError(
             f"--batch-tokens is {budget}, but {spec.name} reads texts of up to {embedder.info.max_length} tokens"
         )
-    _check_output(embedder)
+    if not gives_finite_output(embedder):
+        raise CheckpointError(f"{embedder.info.folder}: the model's output for a plain text is not finite")
     if mark_files(spec.folder) != files:
         raise CheckpointError(f"{spec.folder} was written to while it was read")
     log.info("loaded %s", spec.name, extra={"seconds": round(time.perf_counter() - started, 3)})
@@ -110,7 +112,7 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
         routers.append(admin.router)
     routes = {str(getattr(route, "path", "")) for router in routers for route in router.routes}
     key_names = () if rules.api is None else rules.api.names
-    metrics = Metrics(routes=sorted(routes), error_codes=error_codes(), keys=key_names)
+    metrics = Metrics(routes=sorted(routes), error_codes=error_codes(), keys=key_names, faults=FAULTS)
     state = ServerState(metrics, settings.max_body_bytes)
     app_class = FastAPIOffline if settings.docs else FastAPI  # the first serves /docs from the package, not from a CDN
     app = app_class(
@@ -155,9 +157,10 @@ def _lifespan(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        worker = Worker("inference")
+        worker = state.worker = Worker("inference")
         batchers: WeakSet[Batcher] = WeakSet()  # that of a replaced model for as long as somebody waits in it
         reloader = await _begin(settings, models, state, worker, batchers)
+        watching = asyncio.create_task(_watchdog(settings, state, worker, batchers).watch())
         log.info("ready", extra={"models": [spec.name for spec in settings.model], "api_keys": list(key_names)})
         try:
             yield
@@ -166,6 +169,7 @@ def _lifespan(
             reloader.close()
             drains = [asyncio.create_task(batcher.drain()) for batcher in batchers]
             await asyncio.wait(drains, timeout=settings.shutdown_grace_seconds)
+            watching.cancel()
             worker.close()
             log.info("stopped")
 
@@ -211,6 +215,13 @@ async def _begin(
     switch(served)
     state.metrics.set_ready(ready=True)
     return state.reloader
+
+
+def _watchdog(settings: Settings, state: ServerState, worker: Worker, batchers: WeakSet[Batcher]) -> Watchdog:
+    def check() -> list[str]:
+        return [] if state.service is None else not_finite(state.service.models.values())
+
+    return Watchdog(state, worker, batchers, check, settings.hang_seconds)
 
 
 async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics: Metrics) -> ServedModel:
@@ -277,7 +288,7 @@ async def warm_up(embedder: Embedder, batch_tokens: int, worker: Worker) -> floa
     seconds = 0.0
     for inputs in ([text], batch, batch):
         async with worker.turn:
-            seconds = await worker.run(_time_run, embedder, inputs)
+            seconds = await worker.run(_time_run, embedder, inputs, slow=True)
     return len(batch) * length / seconds
 
 
@@ -288,11 +299,20 @@ def _time_run(embedder: Embedder, inputs: Sequence[EncodeInput]) -> float:
     return time.perf_counter() - started
 
 
-def _check_output(embedder: Embedder) -> None:
-    """Refuse a model that gives NaN for a plain text: its weights or the number type are unusable."""
-    [row] = embedder.run(embedder.tokenizer.encode(["Eyeline"]), [embedder.own_output])
-    if not all(np.isfinite(found).all() for found in (row.embedding, row.logits) if found is not None):
-        raise CheckpointError(f"{embedder.info.folder}: the model's output for a plain text is not finite")
+def gives_finite_output(embedder: Embedder) -> bool:
+    """Whether plain texts, of different length so that one is padded, come out as numbers.
+
+    Where they do not, the weights, the number type or the machine are unusable.
+    """
+    inputs = embedder.tokenizer.encode(["Eyeline", "Eyeline shows where it looked."])
+    rows = embedder.run(inputs, [embedder.own_output] * len(inputs))
+    found = [part for row in rows for part in (row.embedding, row.logits) if part is not None]
+    return all(bool(np.isfinite(part).all()) for part in found)
+
+
+def not_finite(models: Iterable[ServedModel]) -> list[str]:
+    """Return the names of the models whose output is not finite; called on the worker."""
+    return [model.name for model in models if not gives_finite_output(model.embedder)]
 
 
 def _batch_tokens(settings: Settings, embedder: Embedder) -> int:

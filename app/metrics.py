@@ -7,6 +7,9 @@
 ``eyeline_inflight_requests``              gauge
 ``eyeline_errors_total``                   counter    code
 ``eyeline_ready``                          gauge      1 = ready
+``eyeline_fault``                          gauge      reason: 1 = this is why the server is not ready
+``eyeline_worker_restarts_total``          counter
+``eyeline_log_lines_lost_total``           counter    lines of the log that could not be written
 ``eyeline_stage_duration_seconds``         histogram  model, stage: tokenize, queue, inference, serialize
 ``eyeline_texts_total``                    counter    model, route
 ``eyeline_tokens_total``                   counter    model, route: processed, special tokens included
@@ -17,6 +20,9 @@
 ``eyeline_batch_padding_ratio``            histogram  model: share of padding in the attention core, 0 to 1
 ``eyeline_batch_duration_seconds``         histogram  model: the rate of its sum is the worker's busy share
 ``eyeline_batch_failures_total``           counter    model
+``eyeline_batch_budget_tokens``            gauge      model: what a batch may hold now, less after memory ran out
+``eyeline_out_of_memory_total``            counter    model: runs that there was no memory for
+``eyeline_non_finite_rows_total``          counter    model: rows withheld as they held a NaN or an infinity
 ``eyeline_queue_texts``                    gauge      model
 ``eyeline_queue_tokens``                   gauge      model
 ``eyeline_rejected_total``                 counter    model, reason
@@ -38,8 +44,12 @@ from collections.abc import Callable, Iterable, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from app.log import num_lost_lines
 
 NAMESPACE = "eyeline"
 
@@ -48,7 +58,9 @@ UNMATCHED = "unmatched"
 
 STAGES = ("tokenize", "queue", "inference", "serialize")
 
-REJECTION_REASONS = ("queue_full", "request_too_large", "not_ready", "deadline_exceeded", "other")
+REJECTION_REASONS = (
+    *("queue_full", "request_too_large", "not_ready", "worker_unavailable", "deadline_exceeded", "other"),
+)
 """Why a request was not admitted, or was dropped: the codes of the queue's refusals. Any other reason is ``other``."""
 
 RELOAD_RESULTS = ("succeeded", "failed", "refused")
@@ -90,6 +102,8 @@ class Metrics:
         Every ``code`` an error can have, likewise.
     keys : iterable of str
         Names of API keys, likewise.
+    faults : iterable of str
+        Every reason not to be ready that the server can find in itself, likewise.
 
     Notes
     -----
@@ -97,7 +111,12 @@ class Metrics:
     """
 
     def __init__(
-        self, *, routes: Iterable[str] = (), error_codes: Iterable[str] = (), keys: Iterable[str] = ()
+        self,
+        *,
+        routes: Iterable[str] = (),
+        error_codes: Iterable[str] = (),
+        keys: Iterable[str] = (),
+        faults: Iterable[str] = (),
     ) -> None:
         # A switch of the whole process: without it each series has a second one that holds its time of birth.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
@@ -111,6 +130,9 @@ class Metrics:
         self._inflight = self._gauge("inflight_requests", "HTTP requests in progress.")
         self._errors = self._counter("errors", "Errors answered, by their stable code.", "code")
         self._ready = self._gauge("ready", "1 when the server takes requests.")
+        self._fault = self._gauge("fault", "1 while this keeps the server from being ready.", "reason")
+        self._restarts = self._counter("worker_restarts", "Worker threads that died and were replaced.")
+        self.registry.register(LostLogLines())
         self._stages = self._durations("stage_duration_seconds", "Time a request spends in a stage.", "model", "stage")
         self._texts = self._counter("texts", "Texts answered.", "model", "route")
         self._tokens = self._counter("tokens", "Tokens processed, special tokens included.", "model", "route")
@@ -121,6 +143,9 @@ class Metrics:
         self._padding = self._histogram("batch_padding_ratio", "Share of padding in the attention core.", RATIO_BUCKETS)
         self._batch_duration = self._durations("batch_duration_seconds", "Time the worker runs a batch.", "model")
         self._failures = self._counter("batch_failures", "Batches that raised an error.", "model")
+        self._budget = self._gauge("batch_budget_tokens", "Tokens a batch may hold now.", "model")
+        self._shortages = self._counter("out_of_memory", "Runs that there was no memory for.", "model")
+        self._spoilt = self._counter("non_finite_rows", "Rows withheld for a NaN or an infinity.", "model")
         self._queue_texts = self._gauge("queue_texts", "Texts waiting.", "model")
         self._queue_tokens = self._gauge("queue_tokens", "Tokens waiting.", "model")
         self._rejected = self._counter(
@@ -144,6 +169,8 @@ class Metrics:
             self._key_requests.labels(key, 200)
         for code in error_codes:
             self._errors.labels(code)
+        for reason in faults:
+            self._fault.labels(reason)
 
     def for_model(
         self, name: str, *, routes: Iterable[str] = (), padding_ratio: PaddingRatio = pad_to_longest
@@ -196,6 +223,14 @@ class Metrics:
     def set_ready(self, *, ready: bool) -> None:
         """Say whether the server takes requests."""
         self._ready.set(ready)
+
+    def set_fault(self, reason: str, *, present: bool) -> None:
+        """Say whether something keeps the server from being ready."""
+        self._fault.labels(reason).set(present)
+
+    def worker_restarted(self) -> None:
+        """Count a worker thread that has died."""
+        self._restarts.inc()
 
     def set_model_info(
         self,
@@ -267,10 +302,18 @@ class Metrics:
         return Histogram(name, text, ("model",), namespace=NAMESPACE, registry=self.registry, buckets=buckets)
 
 
+class LostLogLines(Collector):
+    """Reads how many lines of the log could not be written where they are counted."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the one counter."""
+        yield CounterMetricFamily(f"{NAMESPACE}_log_lines_lost", "Log lines not written.", num_lost_lines())
+
+
 class ModelMetrics:
     """The metrics of one queue of a model, every child looked up once. Made by :meth:`Metrics.for_model`.
 
-    The first five methods are what the batcher calls, the others what the service calls.
+    The first eight methods are what the batcher calls, the others what the service calls.
     """
 
     def __init__(self, metrics: Metrics, name: str, padding_ratio: PaddingRatio) -> None:
@@ -285,6 +328,9 @@ class ModelMetrics:
         self._padding = metrics._padding.labels(name)
         self._batch_duration = metrics._batch_duration.labels(name)
         self._failures = metrics._failures.labels(name)
+        self._budget = metrics._budget.labels(name)
+        self._shortages = metrics._shortages.labels(name)
+        self._spoilt = metrics._spoilt.labels(name)
         self._rejected = {reason: metrics._rejected.labels(name, reason) for reason in REJECTION_REASONS}
         self._cancelled = metrics._cancelled.labels(name)
         self._truncated = metrics._truncated.labels(name)
@@ -331,6 +377,18 @@ class ModelMetrics:
     def batch_failed(self) -> None:
         """Count a batch that raised an error."""
         self._failures.inc()
+
+    def out_of_memory(self) -> None:
+        """Count a batch that there was no memory for."""
+        self._shortages.inc()
+
+    def rows_not_finite(self, rows: int) -> None:
+        """Count rows that were withheld as they held a NaN or an infinity."""
+        self._spoilt.inc(rows)
+
+    def budget_changed(self, tokens: int) -> None:
+        """Say how many tokens a batch may hold now."""
+        self._budget.set(tokens)
 
     def record_request(
         self,

@@ -266,6 +266,18 @@ class Settings(BaseSettings):
             "their connection.",
         ),
     ] = None
+    hang_seconds: Annotated[
+        float,
+        Shown("SECONDS"),
+        Field(
+            ge=1,
+            allow_inf_nan=False,
+            description="A batch that runs longer is taken for hung: the server is neither ready nor live any more, "
+            "answers whoever waits with 503, and five seconds later ends with exit code 1. Ten times a full batch at "
+            "the measured speed is allowed in any case. Too small ends a server that is only slow; too large lets "
+            "callers wait for a stuck one.",
+        ),
+    ] = 60.0
     shutdown_grace_seconds: Annotated[
         float,
         Shown("SECONDS"),

@@ -126,6 +126,8 @@ def serve(
     int
         Exit code: 0 after a clean stop; 1 if the server did not start, or was stopped by a second signal.
     """
+    state: ServerState = app.state.server
+    state.end_process = lambda: _end_now(1)
     config = uvicorn.Config(
         app,
         host=host,
@@ -138,10 +140,18 @@ def serve(
         lifespan="on",
         timeout_graceful_shutdown=max(1, round(shutdown_grace_seconds)),
     )
-    server = Server(config, app.state.server, drain_delay_seconds)
+    server = Server(config, state, drain_delay_seconds)
     sys.setswitchinterval(GIL_SECONDS)
     try:
         server.run()
     except SystemExit as error:  # uvicorn ends the process itself when the port is taken
         return 1 if error.code else 0
+    if state.worker is not None and state.worker.is_busy:
+        log.error("stopped while a batch was running")
+        _end_now(1)
     return 0 if server.started and not server.force_exit else 1
+
+
+def _end_now(code: int) -> None:
+    """End the process without waiting for its threads, of which one may never end. Log lines are written already."""
+    os._exit(code)

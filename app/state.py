@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Literal, cast
 
 from fastapi import Request
 
@@ -12,6 +14,17 @@ from app.errors import NotReadyError
 from app.metrics import Metrics
 from app.reload import Reloader
 from app.service import Service
+from app.worker import Worker
+
+logger = logging.getLogger("eyeline")
+
+Fault = Literal["worker_dead", "worker_hung", "self_check_failed", "non_finite_output"]
+"""What the server can find wrong with itself, worst first."""
+
+FAULTS: tuple[Fault, ...] = ("worker_dead", "worker_hung", "self_check_failed", "non_finite_output")
+
+FATAL: frozenset[Fault] = frozenset({"worker_dead", "worker_hung", "self_check_failed"})
+"""Faults that a new process would not have: liveness is off as well."""
 
 
 @dataclass(slots=True)
@@ -30,6 +43,12 @@ class ServerState:
         Set when the server begins to stop; readiness is off from then on.
     started_at : float
         Seconds since 1970.
+    faults : dict of Fault to str
+        Why the server is not ready though it is neither loading nor draining: each with a sentence for people.
+    worker : Worker or None
+        The thread that runs the models; None before the lifespan has begun.
+    end_process : callable or None
+        Ends the process at once with a code that is not 0; None where the process is not ours to end.
     """
 
     metrics: Metrics
@@ -38,16 +57,53 @@ class ServerState:
     reloader: Reloader | None = None
     is_draining: bool = False
     started_at: float = field(default_factory=time.time)
+    faults: dict[Fault, str] = field(default_factory=dict)
+    worker: Worker | None = None
+    end_process: Callable[[], None] | None = None
 
     @property
     def is_ready(self) -> bool:
         """Whether a request that comes now will be served."""
-        return self.service is not None and not self.is_draining
+        return self.service is not None and not self.is_draining and not self.faults
+
+    @property
+    def is_live(self) -> bool:
+        """Whether this process can still serve, or will be able to, without being replaced."""
+        return FATAL.isdisjoint(self.faults)
+
+    @property
+    def worst_fault(self) -> Fault | None:
+        """The fault that is told where there is room for one."""
+        return next((fault for fault in FAULTS if fault in self.faults), None)
+
+    def begin_fault(self, fault: Fault, sentence: str) -> None:
+        """Be not ready for a reason, until it is gone."""
+        if fault not in self.faults:
+            logger.error("not ready: %s", sentence, extra={"reason": fault})
+        self.faults[fault] = sentence
+        self._tell()
+
+    def end_fault(self, fault: Fault) -> None:
+        """Take a reason back; without effect where there was none."""
+        if self.faults.pop(fault, None) is not None:
+            logger.warning("recovered", extra={"reason": fault})
+            self._tell()
+
+    def _tell(self) -> None:
+        """Bring the metrics up to date."""
+        self.metrics.set_ready(ready=self.is_ready)
+        for fault in FAULTS:
+            self.metrics.set_fault(fault, present=fault in self.faults)
+
+    def give_up(self) -> None:
+        """End the process, where it is ours: it cannot serve any more, and a new one can."""
+        if self.end_process is not None:
+            self.end_process()
 
     def begin_draining(self) -> None:
         """Say "not ready" from now on; requests that come all the same are still served."""
         self.is_draining = True
-        self.metrics.set_ready(ready=False)
+        self._tell()
 
 
 def state_of(request: Request) -> ServerState:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -26,6 +28,22 @@ def echo_rows(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> lis
 def marks(rows: Sequence[Row]) -> list[int]:
     """Read the marks back from rows that :func:`echo_rows` made."""
     return [int(row.embedding[0]) for row in rows if row.embedding is not None]
+
+
+def kill_thread(thread: threading.Thread) -> None:
+    """Have a thread end as soon as it next runs Python: what it takes up then is lost."""
+    assert thread.ident is not None
+    found = ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+    assert found == 1
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread does at once."""
+    give_up = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if time.monotonic() > give_up:
+            raise TimeoutError("what was waited for never happened")
+        await asyncio.sleep(0.001)  # lets the other thread run; an event would have to be set by what is tested
 
 
 class GatedRunner:
@@ -96,6 +114,9 @@ class RecordingObserver:
         self.rejections: list[str] = []
         self.num_cancelled = 0
         self.num_failed = 0
+        self.num_shortages = 0
+        self.num_not_finite = 0
+        self.budgets: list[int] = []
 
     def queue_changed(self, texts: int, tokens: int) -> None:
         self.queue.append((texts, tokens))
@@ -111,3 +132,12 @@ class RecordingObserver:
 
     def batch_failed(self) -> None:
         self.num_failed += 1
+
+    def out_of_memory(self) -> None:
+        self.num_shortages += 1
+
+    def rows_not_finite(self, rows: int) -> None:
+        self.num_not_finite += rows
+
+    def budget_changed(self, tokens: int) -> None:
+        self.budgets.append(tokens)

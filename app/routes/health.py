@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
+import orjson
 from fastapi import APIRouter, Request, Response
 
 from app.schemas.body import MAX_PROMPT_CHARACTERS
@@ -19,7 +20,8 @@ router = APIRouter(tags=["operation"])
 PROBE_METHODS = ["GET", "HEAD"]
 """Served by one route, so that ``Allow`` names both; GET's own route below describes it."""
 
-NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "Loading or draining"}}
+NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "Loading, draining or failing"}}
+NOT_LIVE: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "A new process is needed"}}
 
 
 @router.get("/health", response_model=Health, responses=NOT_READY, operation_id="health")
@@ -27,16 +29,17 @@ NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": Health, "descriptio
 @router.api_route("/health", methods=PROBE_METHODS, include_in_schema=False)
 @router.api_route("/health/ready", methods=PROBE_METHODS, include_in_schema=False)
 async def ready(request: Request) -> Response:
-    """Whether a request that comes now will be served: 200 or 503."""
+    """Whether a request that comes now will be served: 200 or 503, which says why not."""
     state = state_of(request)
     return _health(_readiness(state), 200 if state.is_ready else 503)
 
 
-@router.get("/health/live", response_model=Health)
+@router.get("/health/live", response_model=Health, responses=NOT_LIVE)
 @router.api_route("/health/live", methods=PROBE_METHODS, include_in_schema=False)
-async def live() -> Response:
-    """Whether the process answers at all."""
-    return _health("live", 200)
+async def live(request: Request) -> Response:
+    """Whether the process answers, and can serve or will be able to: 503 is for a supervisor to replace it."""
+    state = state_of(request)
+    return _health(Health(status="live") if state.is_live else _failure(state), 200 if state.is_live else 503)
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -90,15 +93,23 @@ def _info(request: Request, name: str | None) -> InfoResponse:
     )
 
 
-def _readiness(state: ServerState) -> Literal["draining", "ready", "loading"]:
+def _readiness(state: ServerState) -> Health:
     if state.is_draining:
-        return "draining"
-    return "ready" if state.is_ready else "loading"
+        return Health(status="draining")
+    if state.faults:
+        return _failure(state)
+    return Health(status="ready" if state.is_ready else "loading")
 
 
-def _health(status: str, code: int) -> Response:
+def _failure(state: ServerState) -> Health:
+    """Say what is wrong, the worst first."""
+    fault = state.worst_fault
+    return Health(status="failing", reason=fault, detail=None if fault is None else state.faults[fault])
+
+
+def _health(health: Health, code: int) -> Response:
     """Answer in one line, for curl and for probes."""
-    return Response(f'{{"status":"{status}"}}\n', code, media_type="application/json")
+    return Response(orjson.dumps(health.model_dump(exclude_none=True)) + b"\n", code, media_type="application/json")
 
 
 def _model_type(info: ModelInfo) -> EmbeddingType | LabelledType:

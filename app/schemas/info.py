@@ -12,7 +12,11 @@ from model.labels import ModelKind
 class Health(BaseModel):
     """Answer of the health routes."""
 
-    status: Literal["ready", "live", "loading", "draining"]
+    status: Literal["ready", "live", "loading", "draining", "failing"]
+    reason: Literal["worker_dead", "worker_hung", "self_check_failed", "non_finite_output"] | None = Field(
+        None, description="Why it is failing; only then."
+    )
+    detail: str | None = Field(None, description="The same for people; only then.")
 
 
 class ServedModelInfo(BaseModel):

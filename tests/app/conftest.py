@@ -33,6 +33,12 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(autouse=True)
+def watchdog_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no watchdog look by itself while a test runs: a test that is about it makes it look."""
+    monkeypatch.setattr("app.watchdog.LOOK_SECONDS", 1e6)
+
+
 @pytest.fixture
 def frozen_heap() -> Iterator[None]:
     """Keep the collector from what the other tests left behind: with it, 200,000 new lists cost seconds."""

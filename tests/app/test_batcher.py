@@ -19,8 +19,10 @@ from app.errors import (
     InferenceError,
     NonFiniteError,
     NotReadyError,
+    OutOfMemoryError,
     QueueFullError,
     RequestTooLargeError,
+    WorkerUnavailableError,
 )
 from app.selection import WINDOW_BUDGETS, Cost
 from app.worker import Worker
@@ -613,6 +615,162 @@ async def test_a_row_that_is_not_finite_is_withheld(name: str, value: float) -> 
     assert caught.value.param == "texts[1]"
     assert marks(await within(good)) == [1]
     assert bench.runner.batch_marks == [[-1], [3, BAD, 1]]
+
+
+async def test_rows_that_are_not_finite_are_counted() -> None:
+    """Each of them, whoever still wants it, and as a fault that is worth a check of the model; the others are not."""
+
+    def spoil(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+        rows = echo_rows(inputs, specs)
+        for text, row in zip(inputs, rows, strict=True):
+            if text.input_ids[0] == BAD:
+                row.embedding = np.array([np.nan], dtype=np.float32)
+        return rows
+
+    bench = Bench(GatedRunner(spoil))
+    await bench.occupy()
+    bad = await bench.call(make_input(5, mark=BAD), make_input(5, mark=BAD))
+    good = await bench.call(make_input(5, mark=1))
+    gone = await bench.call(make_input(5, mark=BAD))
+    bench.runner.let_one_through()
+    await bench.runner.entered()
+    gone.cancel()
+    bench.runner.open()
+    with pytest.raises(NonFiniteError):
+        await within(bad)
+    assert marks(await within(good)) == [1]
+    assert (bench.observer.num_not_finite, bench.batcher.num_faults) == (3, 3)
+    await within(await bench.call(make_input(5, mark=1)))
+    assert (bench.observer.num_not_finite, bench.batcher.num_faults) == (3, 3)
+
+
+# ---- memory that runs out
+
+
+def short_of_memory(most_tokens: int) -> Callable[[Sequence[EncodeInput], Sequence[OutputSpec]], list[Row]]:
+    """Make a model that has memory for so many tokens."""
+
+    def answer(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+        if sum(text.num_tokens for text in inputs) > most_tokens:
+            raise MemoryError
+        return echo_rows(inputs, specs)
+
+    return answer
+
+
+async def test_memory_that_runs_out_halves_the_batch() -> None:
+    """The batch is run in halves until it fits, every caller gets its rows, and later batches are cut smaller at once.
+
+    https://github.com/huggingface/text-embeddings-inference/issues/350
+    """
+    bench = Bench(GatedRunner(short_of_memory(30)))
+    await bench.occupy()
+    tasks = [await bench.call(make_input(10, mark=mark)) for mark in range(8)]
+    bench.runner.open()
+    assert [marks(await within(task)) for task in tasks] == [[mark] for mark in range(8)]
+    assert bench.runner.batch_marks == [[-1], [*range(8)], [0, 1, 2, 3], [0, 1], [2, 3], [4, 5, 6, 7], [4, 5], [6, 7]]
+    assert bench.observer.num_shortages == 3
+    assert (bench.observer.num_failed, bench.batcher.num_faults) == (0, 0)
+
+    again = await bench.call(*(make_input(10, mark=mark) for mark in range(4)))
+    await within(again)
+    assert bench.runner.batch_marks[8:] == [[0, 1], [2, 3]]
+    assert bench.observer.num_shortages == 3
+    assert bench.observer.budgets[0] == 100
+    assert bench.observer.budgets[-1] == 20
+
+
+async def test_the_budget_comes_back() -> None:
+    """After a while without a shortage batches are whole again."""
+    bench = Bench(GatedRunner(short_of_memory(50)))
+    await bench.occupy()
+    task = await bench.call(*(make_input(10, mark=mark) for mark in range(6)))
+    bench.runner.open()
+    await within(task)
+    assert bench.runner.batch_marks[1:] == [[*range(6)], [0, 1, 2], [3, 4, 5]]
+    bench.runner.answer = echo_rows
+    for seconds, batches in ((59.0, [3, 3]), (1.0, [6]), (60.0, [10])):
+        bench.clock.advance(seconds)
+        before = len(bench.runner.batches)
+        await within(await bench.call(*(make_input(10, mark=mark) for mark in range(sum(batches)))))
+        assert [len(batch) for batch in bench.runner.batches[before:]] == batches
+
+
+async def test_maps_that_take_the_memory_are_halved_too() -> None:
+    """What a batch uses more of, tokens or maps, is what is halved."""
+
+    def answer(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+        if sum(cost_of(text, spec).attention_values for text, spec in zip(inputs, specs, strict=True)) > 400:
+            raise MemoryError
+        return echo_rows(inputs, specs)
+
+    bench = Bench(GatedRunner(answer))
+    await bench.occupy()
+    spec = OutputSpec(attention=AttentionSelection((0, 1), (0, 1)))
+    tasks = [await bench.call(make_input(10, mark=mark), spec=spec) for mark in range(4)]
+    bench.runner.open()
+    assert [marks(await within(task)) for task in tasks] == [[0], [1], [2], [3]]
+    assert bench.runner.batch_marks == [[-1], [0, 1], [0], [1], [2], [3]]
+    assert bench.observer.budgets[-1] == 40
+
+
+async def test_a_text_without_memory_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """A text that does not fit even by itself is named to its caller; its neighbours get their rows.
+
+    It is not run again, and as it says nothing about batches, they stay as large as they were.
+    """
+    bench = Bench(GatedRunner(short_of_memory(50)))
+    bench.runner.open()
+    with pytest.raises(OutOfMemoryError) as caught:
+        await within(await bench.call(make_input(60, mark=BAD)))
+    assert caught.value.param == "texts[0]"
+    assert caught.value.retry_after_seconds is not None
+    assert bench.observer.budgets[-1] == 100
+
+    bench = Bench(GatedRunner(short_of_memory(50)))
+    await bench.occupy()
+    bad = await bench.call(make_input(5, mark=3), make_input(60, mark=BAD), make_input(5, mark=4))
+    good = await bench.call(make_input(5, mark=1))
+    bench.runner.open()
+    with pytest.raises(OutOfMemoryError) as caught:
+        await within(bad)
+    assert caught.value.param == "texts[1]"
+    assert marks(await within(good)) == [1]
+    assert bench.runner.batch_marks == [[-1], [3, BAD, 4, 1], [3, BAD], [3], [BAD], [1]]
+    assert "memory" in caplog.text
+
+
+# ---- a worker that is lost or hangs
+
+
+async def test_whoever_waits_for_a_hung_worker_is_told() -> None:
+    """Abandoned requests fail at once with when to come back, and no new one is let in; a late row is dropped."""
+    bench = Bench()
+    first = await bench.occupy()
+    second = await bench.call(make_input(5, mark=1))
+    bench.worker.is_hung = True
+    bench.batcher.abandon()
+    for task in (first, second, await bench.call(make_input(5, mark=2))):
+        with pytest.raises(WorkerUnavailableError) as told:
+            await within(task)
+        assert told.value.retry_after_seconds is not None
+    assert bench.observer.rejections == ["worker_unavailable"] * 3
+    assert (bench.batcher.queue_texts, bench.batcher.queue_tokens) == (0, 0)
+    bench.worker.is_hung = False
+    bench.runner.open()
+    assert marks(await within(await bench.call(make_input(5, mark=3)))) == [3]
+    assert bench.runner.batch_marks == [[-1], [3]]
+
+
+async def test_a_closed_worker_answers_a_running_batch() -> None:
+    """A batch whose thread is replaced fails with an error that says so, not as a fault of the text."""
+    bench = Bench()
+    task = await bench.occupy()
+    bench.worker.restart()
+    with pytest.raises(WorkerUnavailableError):
+        await within(task)
+    bench.runner.open()
+    assert marks(await within(await bench.call(make_input(5, mark=1)))) == [1]
 
 
 async def test_a_broken_observer_leaves_nobody_waiting() -> None:

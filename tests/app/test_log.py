@@ -1,16 +1,27 @@
 """Claims about app/log.py."""
 
 import contextvars
+import errno
+import io
 import json
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from app.log import accept_request_id, configure_logging, new_request_id, request_id_var, valid_request_id
+from app.log import (
+    StderrHandler,
+    accept_request_id,
+    configure_logging,
+    new_request_id,
+    num_lost_lines,
+    request_id_var,
+    valid_request_id,
+)
 
 UVICORN_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "uvicorn.access")
 
@@ -183,3 +194,41 @@ def test_new_request_ids_differ() -> None:
     ids = {accept_request_id(None) for _ in range(100)}
     assert len(ids) == 100
     assert all(valid_request_id(text) for text in ids)
+
+
+class FullDisk(io.StringIO):
+    """A file that takes nothing."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_line_that_cannot_be_written_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk, or a stderr that was closed, fails no request: the lines are counted, and later ones are written."""
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    configure_logging("info")
+    assert num_lost_lines() == 0
+    log = logging.getLogger("test")
+    log.error("lost")
+    log.error("lost, too", extra={"number": 3})
+    assert num_lost_lines() == 2
+    closed = io.StringIO()
+    closed.close()
+    [handler] = logging.getLogger().handlers
+    assert isinstance(handler, StderrHandler)
+    handler.setStream(closed)
+    log.error("lost")
+    assert num_lost_lines() == 3
+    written = io.StringIO()
+    handler.setStream(written)
+    log.error("kept")
+    assert num_lost_lines() == 3
+    assert json.loads(written.getvalue())["message"] == "kept"
+
+
+def test_a_line_that_is_a_bug_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """A message that does not fit its arguments is counted as lost and reported as Python reports it."""
+    configure_logging("info")
+    logging.getLogger("test").error("%d", "no number")
+    assert num_lost_lines() == 1
+    assert "TypeError" in capsys.readouterr().err

@@ -24,6 +24,7 @@ from app.metrics import (
 
 ROUTES = ("/encode", "/v1/embeddings")
 CODES = ("queue_full", "invalid_value")
+FAULTS = ("worker_dead",)
 
 EXPECTED = {
     "eyeline_requests_total": ("counter", {"route", "status"}),
@@ -32,6 +33,12 @@ EXPECTED = {
     "eyeline_inflight_requests": ("gauge", set()),
     "eyeline_errors_total": ("counter", {"code"}),
     "eyeline_ready": ("gauge", set()),
+    "eyeline_fault": ("gauge", {"reason"}),
+    "eyeline_worker_restarts_total": ("counter", set()),
+    "eyeline_log_lines_lost_total": ("counter", set()),
+    "eyeline_batch_budget_tokens": ("gauge", {"model"}),
+    "eyeline_out_of_memory_total": ("counter", {"model"}),
+    "eyeline_non_finite_rows_total": ("counter", {"model"}),
     "eyeline_stage_duration_seconds": ("histogram", {"model", "stage"}),
     "eyeline_texts_total": ("counter", {"model", "route"}),
     "eyeline_tokens_total": ("counter", {"model", "route"}),
@@ -67,7 +74,7 @@ EXPECTED = {
 @pytest.fixture
 def metrics() -> Metrics:
     """The metrics of an app that has just started and has answered nothing."""
-    metrics = Metrics(routes=ROUTES, error_codes=CODES, keys=["search"])
+    metrics = Metrics(routes=ROUTES, error_codes=CODES, keys=["search"], faults=FAULTS)
     metrics.for_model("base", routes=["/encode"])
     metrics.set_model_info(
         "base",

@@ -8,7 +8,8 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
 import uvicorn
@@ -178,3 +179,30 @@ def test_an_address_is_checked_before_anything_is_loaded() -> None:
     check_address("127.0.0.1", port)
     check_address("127.0.0.1", port)
     check_address("127.0.0.1", 0)
+
+
+class _EndedError(Exception):
+    """Stands in for the end of the process."""
+
+
+def end_with(code: int) -> NoReturn:
+    """Note the code instead of ending this process."""
+    raise _EndedError(code)
+
+
+def test_a_batch_that_never_ends_does_not_hold_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python would wait for the worker thread at its end; a process whose worker is busy is ended without, with 1."""
+    monkeypatch.setattr(os, "_exit", end_with)
+    app = make_app(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    app.state.server.worker = SimpleNamespace(is_busy=True)
+    with pytest.raises(_EndedError, match="1"):
+        run(app)
+
+
+def test_a_server_that_gives_up_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the watchdog asks for: at once, whatever its threads do, and not with 0."""
+    monkeypatch.setattr(os, "_exit", end_with)
+    app = make_app(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert run(app) == 0
+    with pytest.raises(_EndedError, match="1"):
+        app.state.server.give_up()

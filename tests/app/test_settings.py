@@ -78,6 +78,7 @@ def test_defaults() -> None:
         "max_queue_texts": 16_384,
         "max_queue_tokens": None,
         "request_timeout_seconds": None,
+        "hang_seconds": 60.0,
         "shutdown_grace_seconds": 30.0,
         "drain_delay_seconds": 0.0,
         "warmup": True,

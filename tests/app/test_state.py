@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 from fastapi import Request
@@ -11,7 +11,7 @@ from fastapi import Request
 from app.errors import NotReadyError
 from app.metrics import Metrics
 from app.service import Service
-from app.state import ServerState, max_body_bytes, route_of, service_of, state_of
+from app.state import FATAL, FAULTS, Fault, ServerState, max_body_bytes, route_of, service_of, state_of
 
 SERVICE = cast(Service, object())
 
@@ -64,3 +64,50 @@ def test_a_route_is_named_by_its_template() -> None:
     """Labels of metrics hold nothing of the caller's."""
     route = SimpleNamespace(path="/models/{name}/embed")
     assert route_of(Request({"type": "http", "route": route, "path": "/models/x/embed"})) == "/models/{name}/embed"
+
+
+def test_a_fault_is_told_until_it_is_gone(state: ServerState, caplog: pytest.LogCaptureFixture) -> None:
+    """Readiness is off while there is any fault, liveness while there is one that needs a new process."""
+    state.service = SERVICE
+    read = state.metrics.registry.get_sample_value
+    state.begin_fault("non_finite_output", "not a number")
+    assert (state.is_ready, state.is_live, state.worst_fault) == (False, True, "non_finite_output")
+    state.begin_fault("worker_hung", "hangs")
+    state.begin_fault("worker_hung", "hangs for longer")
+    assert (state.is_ready, state.is_live, state.worst_fault) == (False, False, "worker_hung")
+    assert state.faults["worker_hung"] == "hangs for longer"
+    assert read("eyeline_ready") == 0
+    assert read("eyeline_fault", {"reason": "worker_hung"}) == 1
+    state.end_fault("worker_hung")
+    state.end_fault("worker_dead")  # there was none
+    assert (state.is_ready, state.is_live) == (False, True)
+    assert read("eyeline_fault", {"reason": "worker_hung"}) == 0
+    state.end_fault("non_finite_output")
+    assert (state.is_ready, state.worst_fault) == (True, None)
+    assert read("eyeline_ready") == 1
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR", "WARNING", "WARNING"]
+
+
+def test_a_fault_that_ends_does_not_end_the_draining(state: ServerState) -> None:
+    """A server that stops stays not ready, whatever recovers."""
+    state.service = SERVICE
+    state.begin_fault("worker_dead", "dead")
+    state.begin_draining()
+    state.end_fault("worker_dead")
+    assert not state.is_ready
+    assert state.metrics.registry.get_sample_value("eyeline_ready") == 0
+
+
+def test_only_a_process_of_ours_is_ended(state: ServerState) -> None:
+    """Giving up without a way to end the process does nothing: its supervisor sees that it is not live."""
+    state.give_up()
+    ended: list[str] = []
+    state.end_process = lambda: ended.append("now")
+    state.give_up()
+    assert ended == ["now"]
+
+
+def test_every_fault_has_its_place() -> None:
+    """The order of faults names each that there is, and no other."""
+    assert set(FAULTS) == set(get_args(Fault))
+    assert set(FAULTS) >= FATAL

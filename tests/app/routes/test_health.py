@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.main import create_app
 from app.schemas.info import Health, InfoResponse
+from app.state import FAULTS
 from app.version import VERSION
 from tests.app.conftest import PROMPTS, Served, load, make_settings
 from tests.tiny import CONFIG, VOCABULARY
@@ -60,6 +63,34 @@ async def test_readiness_before_during_and_after(tiny_folder: str) -> None:
         assert await probe() == (503, "draining")
         late = await client.post("/encode", json={"texts": "too late"})
         assert (late.status_code, late.json()["code"]) == (503, "not_ready")
+
+
+async def test_a_fault_is_told_to_probes(server: Served) -> None:
+    """Not ready, with the reason, while there is a fault; not live either where only a new process helps."""
+
+    async def probe(path: str) -> tuple[int, dict[str, str]]:
+        get, head = await server.client.get(path), await server.client.head(path)
+        assert head.status_code == get.status_code
+        assert get.text.endswith("}\n")
+        Health.model_validate(get.json(), strict=True)
+        return get.status_code, get.json()
+
+    server.state.begin_fault("non_finite_output", "not a number")
+    failing = {"status": "failing", "reason": "non_finite_output", "detail": "not a number"}
+    for path in PROBES:
+        assert await probe(path) == (503, failing)
+    assert await probe("/health/live") == (200, {"status": "live"})
+    server.state.begin_fault("worker_hung", "hangs")
+    for path in (*PROBES, "/health/live"):
+        assert await probe(path) == (503, {"status": "failing", "reason": "worker_hung", "detail": "hangs"})
+    server.state.end_fault("worker_hung")
+    server.state.end_fault("non_finite_output")
+    assert await probe("/health/ready") == (200, {"status": "ready"})
+
+
+def test_the_schema_names_every_fault() -> None:
+    """What a probe can be told is what the server can find."""
+    assert set(get_args(get_args(Health.model_fields["reason"].annotation)[0])) == set(FAULTS)
 
 
 async def test_info_is_a_superset_of_teis(server: Served) -> None:
