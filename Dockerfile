@@ -10,9 +10,11 @@ RUN python -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "$TORCH"
-COPY requirements/runtime.txt /src/requirements/
+# otel has OpenTelemetry besides, for traces (--otlp-endpoint).
+ARG LOCK=runtime
+COPY requirements/${LOCK}.txt /src/requirements/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --require-hashes --no-deps --requirement /src/requirements/runtime.txt
+    pip install --require-hashes --no-deps --requirement /src/requirements/${LOCK}.txt
 
 FROM dependencies AS wheel
 WORKDIR /src

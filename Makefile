@@ -113,7 +113,8 @@ COMPILE = $(UNHASHED) --generate-hashes pyproject.toml
 lock: ## write requirements/*.txt from pyproject.toml, bench/peers/*.txt from *.in (UPGRADE=--upgrade for newer versions)
 	@[ -x $(DEV)/bin/uv ] || { echo "make setup first: uv is not in $(DEV)"; exit 1; }
 	@$(COMPILE) --output-file requirements/runtime.txt
-	@$(COMPILE) --constraint requirements/runtime.txt --extra dev --extra training --output-file requirements/dev.txt
+	@$(COMPILE) --constraint requirements/runtime.txt --extra dev --extra training --extra otel --output-file requirements/dev.txt
+	@$(COMPILE) --constraint requirements/runtime.txt --extra otel --output-file requirements/otel.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra training --output-file requirements/training.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra oracle --output-file requirements/oracle.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra clients --output-file requirements/clients.txt

@@ -125,13 +125,20 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
 def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Start the server and run until it is stopped."""
     settings = settings_module.from_arguments(arguments, environ)
-    # torch takes a second to import: not before the settings are known to be good
     from app.log import configure_logging
+    from app.tracing import TracingError, open_tracer, wants_traces
+
+    configure_logging(settings.log_level)
+    try:
+        endpoint = settings.otlp_endpoint
+        tracer = open_tracer(endpoint, environ) if wants_traces(endpoint, environ) else None
+    except TracingError as error:
+        return _fail(str(error), BAD_USAGE)
+    # torch takes a second to import: not before the settings are known to be good
     from app.main import create_app, load_models
     from app.server import check_address, serve
     from model.errors import CheckpointError
 
-    configure_logging(settings.log_level)
     try:
         check_address(settings.host, settings.port)
     except OSError as error:
@@ -140,7 +147,8 @@ def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         if not spec.folder.exists():
             return _fail(f"{spec.folder} is not a folder; eyeline weights fetch NAME gets a known model", FAILED)
     try:
-        app = create_app(settings, load_models(settings))  # which alone holds the models: a replaced one must go
+        # The app alone holds the models, or one that is replaced would stay.
+        app = create_app(settings, load_models(settings), tracer)
     except (CheckpointError, ValueError) as error:
         return _fail(str(error), FAILED)
     return serve(

@@ -34,6 +34,7 @@ from app.selection import Cost
 from app.service import ServedModel, Service
 from app.settings import ModelSpec, Settings
 from app.state import FAULTS, ServerState
+from app.tracing import RequestTracer
 from app.version import VERSION
 from app.watchdog import Watchdog
 from app.worker import Worker
@@ -95,8 +96,8 @@ def _load_model(spec: ModelSpec, settings: Settings) -> LoadedModel:
     return LoadedModel(spec.name, embedder, files)
 
 
-def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
-    """Build the app that serves ``models``.
+def create_app(settings: Settings, models: Sequence[LoadedModel], tracer: RequestTracer | None = None) -> FastAPI:
+    """Build the app that serves ``models``, and closes ``tracer`` at its end.
 
     Returns
     -------
@@ -119,7 +120,7 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
         title="Eyeline",
         version=VERSION,
         summary="A sentence-embedding server that shows where it looked.",
-        lifespan=_lifespan(settings, list(models), state, key_names),
+        lifespan=_lifespan(settings, list(models), state, key_names, tracer),
         docs_url="/docs" if settings.docs else None,
         redoc_url=None,
         openapi_url="/openapi.json" if settings.docs else None,
@@ -132,7 +133,7 @@ def create_app(settings: Settings, models: Sequence[LoadedModel]) -> FastAPI:
     install_client_gone(app)
     app.add_middleware(AccessControl, rules=rules, answer=answer)
     access_log = AccessLog(settings.access_log_sample, settings.slow_request_seconds)
-    app.add_middleware(RequestRecord, metrics=metrics, answer=answer, access_log=access_log)
+    app.add_middleware(RequestRecord, metrics=metrics, answer=answer, access_log=access_log, tracer=tracer)
     describe(app, rules)
     return app
 
@@ -151,7 +152,11 @@ def access_rules(settings: Settings) -> AccessRules:
 
 
 def _lifespan(
-    settings: Settings, models: list[LoadedModel], state: ServerState, key_names: Sequence[str]
+    settings: Settings,
+    models: list[LoadedModel],
+    state: ServerState,
+    key_names: Sequence[str],
+    tracer: RequestTracer | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Own what lives as long as the server: the worker thread, the queues, readiness."""
 
@@ -171,6 +176,8 @@ def _lifespan(
             await asyncio.wait(drains, timeout=settings.shutdown_grace_seconds)
             watching.cancel()
             worker.close()
+            if tracer is not None:
+                await tracer.close()
             log.info("stopped")
 
     return lifespan

@@ -1,4 +1,4 @@
-"""What happens around every request: an id, a count, a duration, a log line. Pure ASGI.
+"""What happens around every request: an id, a count, a duration, a log line, a span. Pure ASGI.
 
 Starlette's ``BaseHTTPMiddleware`` hides a closed connection from the endpoint
 (https://github.com/encode/starlette/discussions/2094), so that work for callers who left would go on.
@@ -19,6 +19,7 @@ from app.log import accept_request_id, request_id_var
 from app.metrics import UNMATCHED, Metrics
 from app.problems import ErrorHandler
 from app.requests import CLIENT_GONE
+from app.tracing import RequestTracer
 
 
 class RequestRecord:
@@ -31,13 +32,22 @@ class RequestRecord:
     answer : ErrorHandler
         Makes the answer of an error that nothing inside has answered.
     access_log : AccessLog
+    tracer : RequestTracer or None
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, answer: ErrorHandler, access_log: AccessLog) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        answer: ErrorHandler,
+        access_log: AccessLog,
+        tracer: RequestTracer | None = None,
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._answer = answer
         self._access_log = access_log
+        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection event; anything but HTTP passes untouched."""
@@ -76,6 +86,8 @@ class RequestRecord:
             facts.key = scope.get("state", {}).get("key")
             self._metrics.request_finished(route, status, seconds, facts.key)
             self._access_log.write(request_id, scope["method"], route or UNMATCHED, status, seconds, facts)
+            if self._tracer is not None:
+                self._tracer.record(scope, request_id, route, status, started, facts)
             request_id_var.reset(id_token)
             facts_var.reset(facts_token)
 

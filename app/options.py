@@ -336,6 +336,15 @@ class Settings(BaseSettings):
             "floods the log when the server is busy; too large, or off, and slow requests leave no line.",
         ),
     ] = None
+    otlp_endpoint: Annotated[
+        str | None,
+        Shown("URL", "off"),
+        Field(
+            description="Collector of OpenTelemetry traces, such as http://collector:4318, spoken to by OTLP over "
+            "HTTP; OTEL_EXPORTER_OTLP_ENDPOINT and its relatives do as well. Needs the extra otel. To a wrong one "
+            "nothing comes through, and the log says so."
+        ),
+    ] = None
     docs: Annotated[
         bool,
         Field(
@@ -418,6 +427,15 @@ class Settings(BaseSettings):
             if names.count(name) > 1:
                 raise ValueError(f"must give each model a name of its own (name=folder), but {name!r} comes twice")
         return specs
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _check_otlp_endpoint(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#@]*)?", value):
+            raise ValueError(
+                "must be http://HOST:PORT or https://HOST:PORT, perhaps with a path, without user or query"
+            )
+        return value
 
     @field_validator("device")
     @classmethod
