@@ -36,6 +36,12 @@ def rate(metric: str, labels: str, by: str | None = None) -> str:
     return f"sum by ({by}) ({growth})" if by else f"sum({growth})"
 
 
+def increase(metric: str, labels: str, by: str = "") -> str:
+    """Return by how much a counter has grown between two points of the graph: how often a rare thing happened."""
+    growth = f"increase({metric}{{{labels}}}[$__rate_interval])"
+    return f"sum by ({by}) ({growth})" if by else f"sum({growth})"
+
+
 def share(part: str, whole: str) -> str:
     """Return a quotient that is absent, rather than no number, while nothing happens."""
     return f"{part} / ({whole} > 0)"
@@ -337,6 +343,14 @@ def batches() -> list[Json]:
             ),
             unit="percentunit",
         ),
+        panel(
+            "What a batch may hold",
+            "Tokens. Less than --batch-tokens after memory ran out; it grows again by itself.",
+            (f"eyeline_batch_budget_tokens{{{MODEL}}}", "{{instance}} {{model}}"),
+            unit="short",
+            width=COLUMNS,
+            height=5,
+        ),
     ]
 
 
@@ -383,7 +397,22 @@ def errors() -> list[Json]:
             "Each was tried again text by text, so that only the texts at fault were lost.",
             (rate("eyeline_batch_failures_total", MODEL, by="instance, model"), "{{instance}} {{model}}"),
             unit="cps",
-            width=12,
+        ),
+        panel(
+            "Faults",
+            "What an instance has found in itself, and is not ready for: docs/reliability.md says what each means.",
+            (f"eyeline_fault{{{HERE}}} == 1", "{{instance}} {{reason}}"),
+            unit="short",
+        ),
+        panel(
+            "What should never be",
+            "Results withheld for a NaN or an infinity, runs without enough memory, worker threads that died, lines of "
+            "the log that could not be written.",
+            (increase("eyeline_non_finite_rows_total", MODEL), "not finite"),
+            (increase("eyeline_out_of_memory_total", MODEL), "out of memory"),
+            (increase("eyeline_worker_restarts_total", HERE), "worker restarts"),
+            (increase("eyeline_log_lines_lost_total", HERE), "log lines lost"),
+            unit="short",
         ),
         panel(
             "Requests by key",
@@ -391,7 +420,6 @@ def errors() -> list[Json]:
             (rate("eyeline_key_requests_total", HERE, by="key"), "{{key}}"),
             unit="reqps",
             stack=True,
-            width=12,
         ),
     ]
 
@@ -465,7 +493,7 @@ def process() -> list[Json]:
         panel(
             "Reloads",
             "Model folders loaded anew, by how it ended. After a failure the old models serve.",
-            (f"sum by (result) (increase(eyeline_reloads_total{{{HERE}}}[$__rate_interval]))", "{{result}}"),
+            (increase("eyeline_reloads_total", HERE, by="result"), "{{result}}"),
             unit="short",
         ),
         served,

@@ -14,6 +14,7 @@ import yaml
 
 from app.errors import error_codes
 from app.metrics import REJECTION_REASONS, RELOAD_RESULTS, STAGES, Metrics
+from app.state import FAULTS
 from tests.app.test_metrics import EXPECTED
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,7 @@ SERIES_OF = {
 
 BOUNDED = {
     "code": frozenset(error_codes()),
-    "reason": frozenset(REJECTION_REASONS),
+    "reason": frozenset(REJECTION_REASONS) | frozenset(FAULTS),
     "result": frozenset(RELOAD_RESULTS),
     "stage": frozenset(STAGES),
 }
