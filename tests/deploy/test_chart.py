@@ -332,6 +332,8 @@ def test_a_packaged_chart_is_whole(tmp_path: Path) -> None:
         ({"model": {"names": ["a,b"]}}, "model.names"),
         ({"resources": {"limits": {"memory": "2GB"}}}, "resources.limits.memory"),
         ({"resources": {"limits": {"cpu": None}}}, "cpu is required"),
+        ({"strategy": {"maxSurge": 0}}, "strategy.maxSurge and strategy.maxUnavailable are both 0"),
+        ({"strategy": {"maxSurge": "0%"}}, "strategy.maxSurge and strategy.maxUnavailable are both 0"),
         ({"objectives": {"errorRatio": 1.5}}, "objectives.errorRatio"),
         (
             {"autoscaling": {"enabled": True, "queueTokens": None, "cpuPercent": None}},
