@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -94,12 +95,16 @@ class BatchObserver(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A caller that waits. Its future is done when it has all its rows, has failed, or has left."""
+    """A caller that waits. Its future is done when it has all its rows, has failed, or has left.
+
+    What is logged about it alone is logged in its own context, which has its id.
+    """
 
     future: asyncio.Future[list[Row]]
     num_texts: int
     deadline: float | None
     rows: dict[int, Row] = field(default_factory=dict)
+    context: Context = field(default_factory=copy_context)
 
     @property
     def is_done(self) -> bool:
@@ -304,7 +309,8 @@ class Batcher:
         self._queue.update(dict.fromkeys(texts))
         self._queue_tokens += sum(text.cost.tokens for text in texts)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._work())
+            # In a context of its own, or all that it logs would have the id of whoever came first.
+            self._task = asyncio.create_task(self._work(), context=Context())
         self._observer.queue_changed(self.queue_texts, self.queue_tokens)
 
     def _dequeue(self, texts: Sequence[_Text]) -> None:
@@ -380,7 +386,7 @@ class Batcher:
     async def _run_halves(self, batch: Sequence[_Text]) -> None:
         """Run a batch that there was no memory for in two halves; fail a text that does not fit even alone."""
         self._observer.out_of_memory()
-        logger.error("there is not enough memory for a batch of %d texts", len(batch))
+        _context_of(batch).run(logger.error, "there is not enough memory for a batch of %d texts", len(batch))
         if len(batch) == 1:
             name = f"texts[{batch[0].index}]"
             seconds = self._queue_tokens / self._tokens_per_second
@@ -403,7 +409,7 @@ class Batcher:
         self._observer.batch_failed()
         if not isinstance(error, InputError):
             self._num_faults += 1
-            logger.error("a batch of %d texts failed", len(batch), exc_info=error)
+            _context_of(batch).run(logger.error, "a batch of %d texts failed", len(batch), exc_info=error)
         if len(batch) == 1:
             request, name = batch[0].request, f"texts[{batch[0].index}]"
             known = isinstance(error, (InputError, ServiceError))
@@ -423,7 +429,7 @@ class Batcher:
                 continue
             if not is_finite:
                 name = f"texts[{text.index}]"
-                logger.error("the row of %s is not finite", name)
+                text.request.context.run(logger.error, "the row of %s is not finite", name)
                 text.request.fail(NonFiniteError(f"the encoder's result for {name} is not finite", param=name))
                 continue
             row.queue_seconds = finished.started_at - text.enqueued_at
@@ -437,6 +443,12 @@ class Batcher:
         if seconds > 0:
             weight = RATE_WEIGHT * min(1.0, tokens / self._limits.batch_tokens)
             self._tokens_per_second += weight * (tokens / seconds - self._tokens_per_second)
+
+
+def _context_of(batch: Sequence[_Text]) -> Context:
+    """Return the context of the one request that a batch is of; an empty one where it is of several."""
+    requests = {id(text.request): text.request for text in batch}
+    return batch[0].request.context if len(requests) == 1 else Context()
 
 
 def _is_finite(row: Row) -> bool:

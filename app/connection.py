@@ -15,6 +15,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from app.log import new_request_id, request_id_var
+
 MAX_HEAD_BYTES = 65_536
 """Of a request line with its headers; also of anything else that is no body, such as the extensions of a chunk."""
 RECEIVE_SECONDS = 60.0
@@ -101,16 +103,20 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP request, or too large a one, and close."""
-        if self._head_bytes <= MAX_HEAD_BYTES:
-            super().send_400_response(msg)
-            return
-        body = f"A request's head may have {MAX_HEAD_BYTES} bytes.".encode()
+        """Refuse what is no HTTP request, or too large a one, and close. It has an id, under which it is logged."""
+        status, reason = (400, "Bad Request")
+        if self._head_bytes > MAX_HEAD_BYTES:
+            status, reason = (431, "Request Header Fields Too Large")
+            msg = f"A request's head may have {MAX_HEAD_BYTES} bytes."
+        request_id = new_request_id()
         self.transport.write(
-            b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
-            b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
+            f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(msg)}\r\n"
+            f"X-Request-ID: {request_id}\r\nConnection: close\r\n\r\n{msg}".encode("ascii")
         )
         self.transport.close()
+        token = request_id_var.set(request_id)
+        self.logger.debug("refused: %d %s", status, reason)
+        request_id_var.reset(token)
 
     def pause_writing(self) -> None:
         """Watch an answer that the caller does not read as fast as it is written."""

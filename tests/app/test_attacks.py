@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -401,6 +402,7 @@ async def test_heads_are_bounded(caller: Caller, sent: bytes, size: int) -> None
         received += size
     await caller.settle()
     assert caller.wire.written.startswith(b"HTTP/1.1 431 ")
+    assert re.search(rb"\r\nX-Request-ID: [0-9a-f]{32}\r\n", caller.wire.written)
     assert caller.wire.end == "closed"
     assert received <= MAX_HEAD_BYTES + size * 2 + len(POST) * 2
 

@@ -6,8 +6,9 @@ import asyncio
 import gc
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from app.errors import (
     RequestTooLargeError,
     WorkerUnavailableError,
 )
+from app.log import request_id_var
 from app.selection import WINDOW_BUDGETS, Cost
 from app.worker import Worker
 from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row, SparseMaps, TextAttention
@@ -484,6 +486,39 @@ async def test_a_bad_text_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert "broken" in caplog.text
     assert bench.runner.batch_marks == [[-1], [1, 2, 3, BAD, 4], [1], [2], [3], [BAD], [4]]
     assert bench.observer.num_failed == 2
+
+
+async def test_what_is_logged_has_the_id_of_the_request_it_is_about() -> None:
+    """A failure of one request's texts is logged in that request's context; one that many share, in nobody's: the task
+    that runs the batches was begun by whoever came first, which says nothing about whose they are.
+    """
+    seen: list[str | None] = []
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(request_id_var.get())
+
+    bench = Bench(runner=GatedRunner(answer=refusing(BAD, RuntimeError("no"))))
+    logger, handler = logging.getLogger("eyeline"), Listening()
+    logger.addHandler(handler)
+    try:
+        tasks = [await in_request("first", bench.occupy)]
+        for name, mark in (("good", 1), ("bad", BAD)):
+            tasks.append(await in_request(name, partial(bench.call, make_input(3, mark=mark))))
+        bench.runner.open()
+        await within(asyncio.gather(*tasks, return_exceptions=True))
+    finally:
+        logger.removeHandler(handler)
+    assert seen == [None, "bad"]  # the batch of both, and then the bad one alone
+
+
+async def in_request(name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Do what a request of that id does."""
+    token = request_id_var.set(name)
+    try:
+        return await work()
+    finally:
+        request_id_var.reset(token)
 
 
 async def test_the_queue_lives_on_after_a_failure() -> None:
