@@ -258,13 +258,15 @@ class Metrics:
         """Count a reload that was asked for, by one of :data:`RELOAD_RESULTS`."""
         self._reloads.labels(result).inc()
 
-    def render(self, accept: str | None = None) -> tuple[bytes, str]:
+    def render(self, accept: str | None = None, registry: CollectorRegistry | None = None) -> tuple[bytes, str]:
         """Write all metrics.
 
         Parameters
         ----------
         accept : str or None
             The ``Accept`` header: OpenMetrics where it asks for it, else the Prometheus text format.
+        registry : CollectorRegistry or None
+            Written instead of this app's own: that of all replicas, for instance.
 
         Returns
         -------
@@ -275,7 +277,7 @@ class Metrics:
             encode, content_type = choose_encoder(accept or "")
         except (TypeError, ValueError):  # a version that is no number
             encode, content_type = choose_encoder("")
-        return encode(self.registry), content_type
+        return encode(self.registry if registry is None else registry), content_type
 
     def _requests_of(self, route: str, status: int) -> Counter:
         counter = self._request_counters.get((route, status))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -25,6 +25,9 @@ FAULTS: tuple[Fault, ...] = ("worker_dead", "worker_hung", "self_check_failed", 
 
 FATAL: frozenset[Fault] = frozenset({"worker_dead", "worker_hung", "self_check_failed"})
 """Faults that a new process would not have: liveness is off as well."""
+
+Scrape = Callable[[str | None], Awaitable[tuple[bytes, str]]]
+"""The ``Accept`` header -> the page of metrics and its content type."""
 
 
 @dataclass(slots=True)
@@ -49,6 +52,8 @@ class ServerState:
         The thread that runs the models; None before the lifespan has begun.
     end_process : callable or None
         Ends the process at once with a code that is not 0; None where the process is not ours to end.
+    scrape_all : Scrape or None
+        Writes the metrics of all replicas, where one address stands for several; None: of this process alone.
     """
 
     metrics: Metrics
@@ -60,6 +65,7 @@ class ServerState:
     faults: dict[Fault, str] = field(default_factory=dict)
     worker: Worker | None = None
     end_process: Callable[[], None] | None = None
+    scrape_all: Scrape | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -99,6 +105,10 @@ class ServerState:
         """End the process, where it is ours: it cannot serve any more, and a new one can."""
         if self.end_process is not None:
             self.end_process()
+
+    async def scrape(self, accept: str | None) -> tuple[bytes, str]:
+        """Return the page of metrics and its content type."""
+        return self.metrics.render(accept) if self.scrape_all is None else await self.scrape_all(accept)
 
     def begin_draining(self) -> None:
         """Say "not ready" from now on; requests that come all the same are still served."""

@@ -45,7 +45,7 @@ async def live(request: Request) -> Response:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
-    content, media_type = state_of(request).metrics.render(request.headers.get("accept"))
+    content, media_type = await state_of(request).scrape(request.headers.get("accept"))
     return Response(content, headers={"Content-Type": media_type})
 
 

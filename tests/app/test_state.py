@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast, get_args
 
@@ -111,3 +112,14 @@ def test_every_fault_has_its_place() -> None:
     """The order of faults names each that there is, and no other."""
     assert set(FAULTS) == set(get_args(Fault))
     assert set(FAULTS) >= FATAL
+
+
+def test_a_page_of_metrics_is_of_this_process_unless_one_address_stands_for_several(state: ServerState) -> None:
+    """Where an app is one of many replicas, whoever puts it together says how all are asked."""
+
+    async def scrape_all(accept: str | None) -> tuple[bytes, str]:
+        return b"all", f"as {accept}"
+
+    assert b"eyeline_ready 0.0" in asyncio.run(state.scrape(None))[0]
+    state.scrape_all = scrape_all
+    assert asyncio.run(state.scrape("asked")) == (b"all", "as asked")
