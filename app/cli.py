@@ -65,17 +65,17 @@ def make_parser() -> argparse.ArgumentParser:
 
     encode = commands.add_parser("encode", help="encode a file of texts, without a server", allow_abbrev=False)
     bulk_options.add_arguments(encode)
-    _add_model_settings(encode)
+    add_model_settings(encode)
     encode.set_defaults(command=_encode)
 
     similarity = commands.add_parser("similarity", help="compare texts, without a server", allow_abbrev=False)
     terminal.add_similarity_arguments(similarity)
-    _add_model_settings(similarity)
+    add_model_settings(similarity)
     similarity.set_defaults(command=_similarity)
 
     search = commands.add_parser("search", help="find the lines of a file nearest to a query", allow_abbrev=False)
     terminal.add_search_arguments(search)
-    _add_model_settings(search)
+    add_model_settings(search)
     search.set_defaults(command=_search)
 
     info = commands.add_parser("info", help="load a model folder and say what it is, as JSON")
@@ -89,7 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_model_settings(parser: argparse.ArgumentParser) -> None:
+def add_model_settings(parser: argparse.ArgumentParser) -> None:
     """Add the settings that matter without a server; their values are checked as those of ``serve`` are."""
     group = parser.add_argument_group("model", "as eyeline serve has them, with the same EYELINE_* variables")
     group.add_argument("--model", action="append", metavar="FOLDER|NAME", help="folder, or name under the weights")
@@ -162,12 +162,12 @@ def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _encode(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Encode a file."""
-    settings = _settings_of_one_model(arguments, environ)
+    settings = settings_of_one_model(arguments, environ)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped container is an interrupt
     try:
         options = bulk_options.read_options(arguments)
         bulk_options.check_files(options)
-        return _encode_file(options, settings, show=_is_shown(arguments.progress))
+        return _encode_file(options, settings, show=is_shown(arguments.progress))
     except BulkError as error:
         return _fail(str(error), error.exit_code)
     finally:
@@ -180,22 +180,22 @@ def _encode_file(options: BulkOptions, settings: Settings, *, show: bool) -> int
     from app.bulk.encode import encode_file
     from app.bulk.progress import ProgressBar
 
-    embedder = _load_embedder(settings, options.output.parent)
-    limits = _bulk_limits(settings)
+    embedder = load_embedder(settings, options.output.parent)
+    limits = bulk_limits(settings)
     with closing(ProgressBar(options.output.name, show=show)) as bar:
         report = encode_file(options, embedder, limits, bar, sys.stdin.buffer)
     print(report.sentence(options.output.name))  # noqa: T201 - this command's output
     return 0
 
 
-def _settings_of_one_model(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+def settings_of_one_model(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     """Read the settings of a command that runs without a server; raises :class:`SettingsError`."""
     if arguments.model and len(arguments.model) > 1:
         raise SettingsError("a command without a server runs one model: give --model once")
     return settings_module.from_arguments(arguments, environ)
 
 
-def _load_embedder(settings: Settings, writable: Path) -> Embedder:
+def load_embedder(settings: Settings, writable: Path) -> Embedder:
     """Load the model; raises :class:`BulkError`. A folder for torch is made in ``writable`` where there is no other."""
     # torch takes a second to import: not before the options are known to be good
     from model.embedder import Embedder
@@ -220,7 +220,8 @@ def _load_embedder(settings: Settings, writable: Path) -> Embedder:
         raise BulkError(str(error)) from error
 
 
-def _bulk_limits(settings: Settings) -> BulkLimits:
+def bulk_limits(settings: Settings) -> BulkLimits:
+    """Pick from the settings what bounds a text and a batch."""
     from app.bulk.window import BulkLimits
 
     return BulkLimits(
@@ -233,12 +234,12 @@ def _bulk_limits(settings: Settings) -> BulkLimits:
 
 def _similarity(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Compare the texts of the command line."""
-    settings = _settings_of_one_model(arguments, environ)
+    settings = settings_of_one_model(arguments, environ)
     try:
         terminal.check_similarity(arguments.texts)
         from app.bulk.search import embed
 
-        embeddings = embed(_load_embedder(settings, Path.cwd()), arguments.texts)
+        embeddings = embed(load_embedder(settings, Path.cwd()), arguments.texts)
     except BulkError as error:
         return _fail(str(error), error.exit_code)
     name = settings.model[0].name
@@ -248,20 +249,20 @@ def _similarity(arguments: argparse.Namespace, environ: Mapping[str, str]) -> in
 
 def _search(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Find the texts of a file that are nearest to a query."""
-    settings = _settings_of_one_model(arguments, environ)
+    settings = settings_of_one_model(arguments, environ)
     try:
         options = terminal.search_options(arguments)
         from app.bulk.search import search_file
 
-        embedder = _load_embedder(settings, Path.cwd())
-        found = search_file(options, embedder, _bulk_limits(settings), arguments.query, arguments.top, sys.stdin.buffer)
+        embedder = load_embedder(settings, Path.cwd())
+        found = search_file(options, embedder, bulk_limits(settings), arguments.query, arguments.top, sys.stdin.buffer)
     except BulkError as error:
         return _fail(str(error), error.exit_code)
     print(terminal.describe_found(settings.model[0].name, found, as_json=arguments.json))  # noqa: T201 - output
     return 0
 
 
-def _is_shown(asked: bool | None) -> bool:
+def is_shown(asked: bool | None) -> bool:
     """Draw a progress bar where that was asked for, or on a terminal."""
     return sys.stderr.isatty() if asked is None else asked
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from app.bulk.encoded import Encoded
 from app.bulk.errors import BulkError, BulkStoppedError
@@ -111,13 +111,7 @@ def encode_file(
     """
     started = time.perf_counter()
     encoder = WindowEncoder(embedder, options, limits)
-    identity = job_identity(
-        options,
-        model=folder_digest(embedder.info.folder),
-        dtype=embedder.info.dtype,
-        special_tokens=embedder.info.special_tokens,
-        prompt=encoder.prompt,
-    )
+    identity = identity_of(options, embedder, encoder.prompt)
     parts: PartFiles | None = None
     try:
         with open_rows(options, stdin) as rows:
@@ -139,6 +133,17 @@ def encode_file(
         num_encoded=done.num_rows - before,
         dimensions=encoder.shape.dimensions,
         seconds=time.perf_counter() - started,
+    )
+
+
+def identity_of(options: BulkOptions, embedder: Embedder, prompt: str) -> dict[str, Any]:
+    """Say what decides the rows of an output, see :func:`~app.bulk.identity.job_identity`."""
+    return job_identity(
+        options,
+        model=folder_digest(embedder.info.folder),
+        dtype=embedder.info.dtype,
+        special_tokens=embedder.info.special_tokens,
+        prompt=prompt,
     )
 
 

@@ -62,6 +62,7 @@ def job_identity(options: BulkOptions, *, model: str, dtype: str, special_tokens
         "dtype": dtype,
         "special_tokens": special_tokens,
         "input format": options.input_kind,
+        "rows": None if options.rows is None else [options.rows.start, options.rows.stop],
         "column": options.column,
         "header": options.has_header,
         "keep": list(options.keep),

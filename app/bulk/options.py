@@ -60,6 +60,8 @@ class BulkOptions:
         Replace an output that is there, and discard a part that was begun with other options.
     window_texts : int
         Texts between two marks of progress.
+    rows : range or None
+        Rows of a Parquet input to take, from 0, where it is encoded in pieces; None is all of them.
     """
 
     input: Path | None
@@ -79,6 +81,7 @@ class BulkOptions:
     skip_bad: bool = False
     overwrite: bool = False
     window_texts: int = WINDOW_TEXTS
+    rows: range | None = None
 
     @property
     def input_name(self) -> str:
@@ -108,20 +111,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("output", type=Path, metavar="OUT", help="file to make: .npy .safetensors .jsonl .parquet")
     read = parser.add_argument_group("reading")
     read.add_argument("--input-format", choices=get_args(InputKind), help="default: by the name of IN; text for -")
-    read.add_argument("--column", "--field", metavar="NAME", help="where the text is (default: text, or the only one)")
     read.add_argument("--header", action=toggle, default=True, help="the first line of CSV or TSV names the columns")
-    read.add_argument("--keep", metavar="NAME", action="append", help="copy a column into a .jsonl or .parquet OUT")
-    read.add_argument("--skip-bad", action="store_true", help="leave out what cannot be read or encoded, and count it")
-    shape = parser.add_argument_group("embeddings")
-    shape.add_argument("--normalize", action=toggle, default=True, help="scale to unit length")
-    shape.add_argument("--dimensions", type=int, metavar="N", help="keep the first N dimensions")
-    shape.add_argument(
-        "--output-dtype", choices=get_args(OutputDtype), default="float32", help="number type (default: float32)"
-    )
-    shape.add_argument("--prompt-name", metavar="NAME", help="prompt of the model folder to put before each text")
-    shape.add_argument("--prompt", metavar="TEXT", help="text to put before each text")
-    shape.add_argument("--truncate", action=toggle, default=True, help="cut texts over the model's length, and count")
-    shape.add_argument("--attention-stats", action="store_true", help="add statistics of every head for every text")
+    add_row_arguments(read)
+    add_embedding_arguments(parser)
     run = parser.add_argument_group("running")
     run.add_argument("--overwrite", action="store_true", help="replace OUT, and a part begun with other options")
     run.add_argument("--progress", action=toggle, default=None, help="default: where stderr is a terminal")
@@ -132,6 +124,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXTS",
         help=f"texts sorted by length together, and written at once; what a kill may cost (default: {WINDOW_TEXTS})",
     )
+
+
+def add_row_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add what says which texts are taken, and what of their rows is copied."""
+    group.add_argument("--column", "--field", metavar="NAME", help="where the text is (default: text, or the only one)")
+    group.add_argument("--keep", metavar="NAME", action="append", help="copy a column into a .jsonl or .parquet OUT")
+    group.add_argument("--skip-bad", action="store_true", help="leave out what cannot be read or encoded, and count it")
+
+
+def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what says how a text is encoded."""
+    toggle = argparse.BooleanOptionalAction
+    shape = parser.add_argument_group("embeddings")
+    shape.add_argument("--normalize", action=toggle, default=True, help="scale to unit length")
+    shape.add_argument("--dimensions", type=int, metavar="N", help="keep the first N dimensions")
+    shape.add_argument(
+        "--output-dtype", choices=get_args(OutputDtype), default="float32", help="number type (default: float32)"
+    )
+    shape.add_argument("--prompt-name", metavar="NAME", help="prompt of the model folder to put before each text")
+    shape.add_argument("--prompt", metavar="TEXT", help="text to put before each text")
+    shape.add_argument("--truncate", action=toggle, default=True, help="cut texts over the model's length, and count")
+    shape.add_argument("--attention-stats", action="store_true", help="add statistics of every head for every text")
 
 
 def read_options(arguments: argparse.Namespace) -> BulkOptions:

@@ -34,7 +34,7 @@ ROW_GROUP_BYTES = 64 * 1024 * 1024
 
 
 class ParquetRows:
-    """The texts of a Parquet file."""
+    """The texts of a Parquet file, or of a range of its rows."""
 
     unit = "row"
 
@@ -47,7 +47,10 @@ class ParquetRows:
             raise BulkError(f"{self._name}: column {schema.names[index]!r} is {schema.types[index]}, not string")
         self._column, self._kept = schema.names[index], [schema.names[place] for place in kept]
         self._types = [schema.types[place] for place in kept]
-        self._done = 0
+        self._range = range(file.metadata.num_rows) if options.rows is None else options.rows
+        if self._range.stop > file.metadata.num_rows:
+            raise BulkError(f"{self._name} has {file.metadata.num_rows} rows, none up to {self._range.stop}")
+        self._done = self._range.start
 
     def kept_types(self) -> Sequence[Any]:
         """Return the Arrow types of the kept columns."""
@@ -55,24 +58,41 @@ class ParquetRows:
 
     def share(self) -> float | None:
         """Tell how much has been read."""
-        total: int = self._file.metadata.num_rows
-        return self._done / total if total else None
+        total = len(self._range)
+        return (self._done - self._range.start) / total if total else None
 
     def __iter__(self) -> Iterator[Item]:
         """Give every row."""
         names = list(dict.fromkeys([self._column, *self._kept]))
-        batches = self._file.iter_batches(batch_size=READ_ROWS, columns=names, use_threads=False)
-        while True:
+        place, groups = self._groups()
+        batches = self._file.iter_batches(batch_size=READ_ROWS, row_groups=groups, columns=names, use_threads=False)
+        while self._done < self._range.stop:
             try:
                 batch = next(batches, None)
             except (OSError, pa.ArrowException) as error:
                 raise BulkError(f"{self._name}, row {self._done + 1} cannot be read ({error})") from error
             if batch is None:
                 return
+            begin, place = place, place + batch.num_rows
+            # what a range leaves of its first and of its last batch
+            batch = batch.slice(max(0, self._range.start - begin), self._range.stop - max(begin, self._range.start))
             columns = {name: batch.column(name) for name in names}
             for index in range(batch.num_rows):
                 self._done += 1
                 yield self._row(columns, index)
+
+    def _groups(self) -> tuple[int, list[int]]:
+        """Return the row groups that hold the range, and the row that the first of them begins with."""
+        metadata = self._file.metadata
+        groups: list[int] = []
+        first = place = 0
+        for index in range(metadata.num_row_groups):
+            end = place + metadata.row_group(index).num_rows
+            if end > self._range.start and place < self._range.stop:
+                first = first if groups else place
+                groups.append(index)
+            place = end
+        return first, groups
 
     def _row(self, columns: Mapping[str, Any], index: int) -> Item:
         try:
@@ -102,6 +122,14 @@ def open_parquet(options: BulkOptions) -> Iterator[ParquetRows]:
         raise BulkError(f"{options.input_name} cannot be read as Parquet ({error})") from error
     with file:
         yield ParquetRows(file, options)
+
+
+def count_rows(path: Path) -> int:
+    """Read from a file's footer how many rows it has; raises :class:`BulkError`."""
+    try:
+        return int(parquet.read_metadata(path).num_rows)
+    except (OSError, pa.ArrowException) as error:
+        raise BulkError(f"{path} cannot be read as Parquet ({error})") from error
 
 
 class ArrowBatches:

@@ -73,6 +73,7 @@ def test_every_option_that_decides_a_row_is_compared(tmp_path: Path, name: str) 
         "output_dtype": "int8",
         "truncate": False,
         "attention_stats": True,
+        "rows": range(3),
     }
     facts = {"model": "m", "dtype": "float32", "special_tokens": "text", "prompt": ""}
     plain = make_options(tmp_path / "a.txt", tmp_path / "o.npy")

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 import app.bulk.parquet
 from app.bulk.errors import BulkError
-from app.bulk.parquet import ArrowBatches, open_parquet
+from app.bulk.parquet import ArrowBatches, count_rows, open_parquet
 from app.bulk.rows import BadRow, Item, TextRow
 from tests.app.bulk.jobs import make_options, texts
 
@@ -61,6 +61,47 @@ def test_more_rows_than_are_read_at_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert texts(found) == many
     assert [item.place for item in found] == list(range(1, 101))
     assert shares == [index / 100 for index in range(1, 101)]
+
+
+@pytest.mark.parametrize("rows", [range(100), range(1), range(29, 31), range(30, 60), range(45, 100), range(95, 99)])
+def test_a_range_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: range) -> None:
+    """A piece of a file, wherever row groups and batches begin, with the places that its rows have in the file."""
+    monkeypatch.setattr(app.bulk.parquet, "READ_ROWS", 7)
+    source, many = tmp_path / "a.parquet", [f"t{index}" for index in range(100)]
+    parquet.write_table(pa.table({"text": many}), source, row_group_size=30)
+    with open_parquet(make_options(source, tmp_path / "o.npy", rows=rows)) as found:
+        items = list(found)
+        assert found.share() == 1.0
+    assert texts(items) == many[rows.start : rows.stop]
+    assert [item.place for item in items] == [row + 1 for row in rows]
+
+
+def test_only_the_row_groups_of_a_range_are_read(tmp_path: Path) -> None:
+    """A piece costs what it holds, not what stands before it: damage elsewhere is not even seen."""
+    source = tmp_path / "a.parquet"
+    many = [f"text {index}" for index in range(9_000)]
+    parquet.write_table(pa.table({"text": many}), source, row_group_size=3_000, compression="gzip")
+    content = bytearray(source.read_bytes())
+    content[100:2_000] = b"\xee" * 1_900
+    source.write_bytes(content)
+    with open_parquet(make_options(source, tmp_path / "o.npy", rows=range(3_000, 6_001))) as found:
+        assert texts(list(found)) == many[3_000:6_001]
+
+
+def test_a_range_beyond_the_file_is_refused(tmp_path: Path) -> None:
+    """A file that has become shorter loses no row in silence."""
+    with pytest.raises(BulkError, match=r"a\.parquet has 3 rows, none up to 4"):
+        read(tmp_path / "a.parquet", {"text": ["a", "b", "c"]}, rows=range(2, 4))
+
+
+def test_rows_are_counted_from_the_footer(tmp_path: Path) -> None:
+    """And a file without one is told by its name."""
+    source = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": ["a", "b"]}), source)
+    assert count_rows(source) == 2
+    source.write_bytes(b"not Parquet")
+    with pytest.raises(BulkError, match=r"a\.parquet cannot be read as Parquet"):
+        count_rows(source)
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
