@@ -37,7 +37,7 @@ request = function()
 end
 """
 
-START_SECONDS = 120.0
+START_SECONDS = 600.0
 STOP_SECONDS = 30.0
 SETTLE_SECONDS = 1.0
 """Before a load: what the last one left behind, batches of callers that are gone, must not count for this one."""
@@ -144,13 +144,13 @@ class Server:
 
     def _busy_seconds(self) -> float | None:
         """Read how long the worker has run batches; None where the server is not Eyeline."""
-        return self._metric("eyeline_batch_duration_seconds_sum") if self.wire is EYELINE else None
+        return self.metric("eyeline_batch_duration_seconds_sum") if self.wire is EYELINE else None
 
     def resident_megabytes(self) -> float:
         """Read its resident memory from its metrics."""
-        return self._metric("process_resident_memory_bytes") / 1e6
+        return self.metric("process_resident_memory_bytes") / 1e6
 
-    def _metric(self, name: str) -> float:
+    def metric(self, name: str) -> float:
         """Read one number, summed over models."""
         with urllib.request.urlopen(f"{self.address}/metrics", timeout=10) as answer:
             text = answer.read().decode()
