@@ -16,7 +16,7 @@ from tests.e2e.conftest import DEFAULT_MODEL, SERVER_PYTHON, Server
 pytestmark = pytest.mark.fuzz
 
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "120"))  # shared by all operations
-SEED = 20
+SEED = int(os.environ.get("FUZZ_SEED", "20"))
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",
