@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from model.attention import Attend, attend_fused
 from model.encoder import Encoder
 from model.errors import CheckpointError
+from model.files import check_file, inside, is_there, read_text
 from model.folder import DenseConfig, ModelFolder, read_json
 from model.formats import Format, RawConfig, Sources, weight_and_bias
 from model.formats.registry import find_format
@@ -34,6 +35,9 @@ Described = TypeVar("Described")
 
 COMMON_PREFIXES = ("0.auto_model.", "auto_model.", "model.", "module.")
 """What wrappers put before a family's own names."""
+
+MAX_REASON_CHARACTERS = 300
+"""A reason may repeat a value of the file, which may be of any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,15 +195,19 @@ def verify_checksums(folder: Path) -> None:
         If a listed file is missing or differs.
     """
     sums = folder / "SHA256SUMS"
-    if not sums.exists():
+    if not is_there(sums):
         return
-    for line in sums.read_text(encoding="utf-8").splitlines():
+    seen: set[Path] = set()
+    for line in read_text(sums).splitlines():
         if not line.strip():
             continue
         digest, _, name = line.partition(" ")
-        file = folder / name.strip().removeprefix("*")
+        file = inside(folder, name.strip().removeprefix("*"), sums)
         if not file.is_file():
             raise CheckpointError(f"{file} is listed in {sums.name} and is missing")
+        if file in seen:  # a list that is read at once could else take hours to go through
+            raise CheckpointError(f"{sums} lists {file.name} twice")
+        seen.add(file)
         with file.open("rb") as stream:
             actual = hashlib.file_digest(stream, "sha256").hexdigest()
         if actual != digest:
@@ -217,11 +225,13 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         If there is no safetensors file, a shard is missing, or a file cannot be read.
     """
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.exists():
+    if is_there(single):
         return dict.fromkeys(_keys(single), single)
-    if index.exists():
-        weight_map = read_json(index).get("weight_map", {})
-        shards = {folder / Path(name).name for name in weight_map.values()}
+    if is_there(index):
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise CheckpointError(f"{index}: weight_map is no list of tensors and their files")
+        shards = {inside(folder, name, index) for name in weight_map.values()}
         files = {key: shard for shard in sorted(shards) for key in _keys(shard)}
         for key in weight_map:
             if key not in files:
@@ -236,13 +246,14 @@ def tensor_files(folder: Path) -> dict[str, Path]:
 
 def _keys(file: Path) -> list[str]:
     """Names of the tensors in one file."""
+    check_file(file)
     try:
         with safe_open(str(file), framework="pt") as opened:
             return list(opened.keys())
-    except FileNotFoundError:
-        raise CheckpointError(f"{file} is missing") from None
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{file} is truncated or no safetensors file: {error}") from error
+        raise CheckpointError(
+            f"{file} is truncated or no safetensors file: {str(error)[:MAX_REASON_CHARACTERS]}"
+        ) from error
 
 
 def _described(read: Callable[[RawConfig], Described], folder: ModelFolder, file: Path) -> Described:
@@ -251,8 +262,8 @@ def _described(read: Callable[[RawConfig], Described], folder: ModelFolder, file
         return read(folder.config)
     except KeyError as error:
         raise CheckpointError(f"{file}: field {error.args[0]!r} is missing") from error
-    except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{file}: {error}") from error
+    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        raise CheckpointError(f"{file}: {str(error)[:MAX_REASON_CHARACTERS]}") from error
 
 
 def _strip(key: str, found: Format) -> str:
@@ -300,7 +311,10 @@ class _Reader:
         name, file = self._tensors[key]
         if file not in self._opened:
             self._opened[file] = safe_open(str(file), framework="pt")
-        tensor: Tensor = self._opened[file].get_tensor(name)  # type: ignore[no-untyped-call]  # a compiled method
+        try:
+            tensor: Tensor = self._opened[file].get_tensor(name)  # type: ignore[no-untyped-call]  # a compiled method
+        except (SafetensorError, OSError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{file}: tensor {key!r} is of a kind that PyTorch does not read") from error
         return tensor
 
 
@@ -331,7 +345,7 @@ def _check_tensor(key: str, file: Path, part: Tensor, whole: Tensor, num_parts: 
     expected = (whole.shape[0] // num_parts, *whole.shape[1:])
     if tuple(part.shape) != expected:
         raise CheckpointError(f"{file}: tensor {key!r} has shape {tuple(part.shape)}, the config says {expected}")
-    if not part.is_floating_point():
+    if not part.is_floating_point() or part.itemsize == 1:  # of a float in a byte, nothing here knows the scale
         raise CheckpointError(f"{file}: tensor {key!r} holds {part.dtype}, not floating-point numbers")
     if not bool(torch.isfinite(part).all()):
         raise CheckpointError(f"{file}: tensor {key!r} has a value that is not finite")

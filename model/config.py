@@ -24,6 +24,11 @@ Positions = Literal["none", "sinusoidal", "learned", "rotary", "relative"]
 GATED_ACTIVATIONS = frozenset({"geglu", "swiglu"})
 
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+_COUNTS = ("max_positions", "embedding_size", "num_token_types", "position_offset", "relative_num_buckets")
+_RATES = ("norm_eps", "dropout", "attention_dropout")
+
+MAX_TABLE_VALUES = 2**27
+"""Of the one table that is computed instead of read: 512 MB, for 131,072 positions of 1,024 dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +136,23 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot be built, fill ``layers``."""
-        for field in _SIZES:
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} {getattr(self, field)} is not a size: it must be at least 1")
+        for field in (*_SIZES, *_COUNTS):
+            size = getattr(self, field)
+            if size is None and field not in _SIZES:
+                continue
+            if isinstance(size, bool) or not isinstance(size, int):
+                raise ValueError(f"{field} is {type(size).__name__}, not a whole number")
+            if size < (field in _SIZES):
+                raise ValueError(f"{field} {size} is not a size: it must be at least {int(field in _SIZES)}")
+        for field in _RATES:
+            rate = getattr(self, field)
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+                raise ValueError(f"{field} {rate!r} is not a number from 0 to 1")
+        if self.positions == "sinusoidal" and (self.max_positions or 0) * self.hidden_size > MAX_TABLE_VALUES:
+            raise ValueError(
+                f"max_positions {self.max_positions} x hidden_size {self.hidden_size} is more than the "
+                f"{MAX_TABLE_VALUES} values that a table of positions may have"
+            )
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"

@@ -5,7 +5,6 @@ Nothing is guessed silently: what a folder does not say gets the stated default 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from model.errors import CheckpointError
+from model.files import MAX_TOKENIZER_BYTES, check_file, inside, is_there, read_json_value, read_text
 from model.heads import HEAD_ACTIVATIONS, HeadActivation
 from model.labels import Labels, read_labels
 from model.pooling import POOLING_FUNCTIONS, Pooling, PoolingMode
@@ -25,6 +25,20 @@ log = logging.getLogger("eyeline.model")
 
 _UNBOUNDED = 10**9
 """transformers writes 1e30 for "no maximum"; whatever is above this means none."""
+
+_MOST: Mapping[str, int] = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers"), 512),
+    **dict.fromkeys(
+        (
+            *("vocab_size", "hidden_size", "embedding_size", "intermediate_size", "num_attention_heads", "num_labels"),
+            *("dim", "hidden_dim", "n_heads", "n_embd", "n_head", "n_inner", "type_vocab_size"),
+            *("max_position_embeddings", "n_positions", "max_trained_positions", "pad_vocab_size_multiple"),
+        ),
+        2**24,
+    ),
+}
+"""Fields of ``config.json`` that say how much there is of something, in every family's spelling, and the most that is
+built: several times the largest encoders there are, and nothing that fills the memory before a tensor is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +96,7 @@ def read_json(path: Path) -> dict[str, Any]:
     CheckpointError
         If the file is missing, unreadable or no JSON object; the three are told apart.
     """
-    try:
-        parsed = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not valid JSON") from error
+    parsed = read_json_value(path)
     if not isinstance(parsed, dict):
         raise CheckpointError(f"{path} holds {type(parsed).__name__}, not a JSON object")
     return parsed
@@ -97,7 +104,15 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _read_optional_json(path: Path) -> dict[str, Any]:
     """Read one JSON object, or nothing where there is no file."""
-    return read_json(path) if path.exists() else {}
+    return read_json(path) if is_there(path) else {}
+
+
+def _check_sizes(config: Mapping[str, Any], file: Path) -> None:
+    """Refuse sizes that nobody could mean, before anything is made of so many."""
+    for field_, most in _MOST.items():
+        size = config.get(field_)
+        if isinstance(size, int | float) and not abs(size) <= most:
+            raise CheckpointError(f"{file}: {field_} is {size:.3g}, and at most {most} can be served")
 
 
 def read_folder(path: Path) -> ModelFolder:
@@ -111,10 +126,11 @@ def read_folder(path: Path) -> ModelFolder:
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a folder")
     modules = _modules(path)
-    transformer = path / next((where for kind, where in modules if kind == "Transformer"), "")
+    transformer = next((where for kind, where in modules if kind == "Transformer"), path)
     sentence = _read_optional_json(transformer / "sentence_bert_config.json")
     prompts, default_prompt_name = _prompts(path / "config_sentence_transformers.json")
     config = read_json(transformer / "config.json")
+    _check_sizes(config, transformer / "config.json")
     labels = read_labels(config, transformer / "config.json")
     return ModelFolder(
         path=path,
@@ -122,7 +138,7 @@ def read_folder(path: Path) -> ModelFolder:
         config=config,
         labels=labels,
         pooling=Pooling() if labels is not None else _pooling(path, modules),
-        dense=tuple(_dense(path / where) for kind, where in modules if kind == "Dense"),
+        dense=tuple(_dense(where) for kind, where in modules if kind == "Dense"),
         max_length=_max_length(transformer, sentence),
         lowercase=bool(sentence.get("do_lower_case", False)),
         prompts=prompts,
@@ -130,20 +146,21 @@ def read_folder(path: Path) -> ModelFolder:
     )
 
 
-def _modules(path: Path) -> list[tuple[str, str]]:
+def _modules(path: Path) -> list[tuple[str, Path]]:
     """List the modules of the folder: (kind, sub-folder). Empty where ``modules.json`` is missing."""
     file = path / "modules.json"
-    if not file.exists():
+    if not is_there(file):
         return []
+    entries = cast(Any, read_json_value(file))
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-        modules = [(str(entry["type"]).rsplit(".", 1)[-1], str(entry["path"])) for entry in entries]
-    except (ValueError, KeyError, TypeError) as error:
+        named = [(str(entry["type"]).rsplit(".", 1)[-1], entry["path"]) for entry in entries]
+    except (KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is not a list of modules with type and path") from error
+    modules = [(kind, inside(path, where, file)) for kind, where in named]
     for kind, _ in modules:
         if kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
             raise CheckpointError(
-                f"{file}: module {kind!r} is not supported, only Transformer, Pooling, Dense and Normalize"
+                f"{file}: module {kind[:80]!r} is not supported, only Transformer, Pooling, Dense and Normalize"
             )
     kinds = [kind for kind, _ in modules]
     if "Dense" in kinds and "Normalize" in kinds[: len(kinds) - kinds[::-1].index("Dense")]:
@@ -159,16 +176,16 @@ def _prompts(file: Path) -> tuple[dict[str, str], str | None]:
         raise CheckpointError(f"{file}: prompts is {type(named).__name__}, not a JSON object")
     prompts = {name: text for name, text in named.items() if isinstance(text, str)}
     default = raw.get("default_prompt_name")
-    if default is not None and default not in prompts:
+    if default is not None and not (isinstance(default, str) and default in prompts):
         raise CheckpointError(f"{file}: default_prompt_name {default!r} is not one of the prompts {sorted(prompts)}")
     return prompts, default
 
 
-def _pooling(path: Path, modules: list[tuple[str, str]]) -> Pooling:
+def _pooling(path: Path, modules: list[tuple[str, Path]]) -> Pooling:
     """Read how the folder pools; mean, with a warning, where it does not say."""
-    where = next((where for kind, where in modules if kind == "Pooling"), "1_Pooling")
-    file = path / where / "config.json"
-    if not file.exists():
+    where = next((where for kind, where in modules if kind == "Pooling"), path / "1_Pooling")
+    file = where / "config.json"
+    if not is_there(file):
         log.warning("%s is missing: pooling is mean, the default", file)
         return Pooling()
     raw = read_json(file)
@@ -181,13 +198,13 @@ def _pooling(path: Path, modules: list[tuple[str, str]]) -> Pooling:
         "pooling_mode_weightedmean_tokens": "weightedmean",
     }
     named = raw.get("pooling_mode")
-    modes = (
-        [named] if isinstance(named, str) else list(named or [mode for flag, mode in flags.items() if raw.get(flag)])
-    )
-    if len(modes) != 1 or modes[0] not in POOLING_FUNCTIONS:
+    if not isinstance(named, str | list | None):
+        raise CheckpointError(f"{file}: pooling_mode is {type(named).__name__}, neither a name nor a list of names")
+    modes = [named] if isinstance(named, str) else named or [mode for flag, mode in flags.items() if raw.get(flag)]
+    if len(modes) != 1 or str(modes[0]) not in POOLING_FUNCTIONS:
         supported = ", ".join(POOLING_FUNCTIONS)
         raise CheckpointError(
-            f"{file}: pooling {'+'.join(map(str, modes)) or 'none'} is not supported, only {supported}"
+            f"{file}: pooling {'+'.join(map(str, modes))[:80] or 'none'} is not supported, only {supported}"
         )
     return Pooling(cast(PoolingMode, modes[0]), bool(raw.get("include_prompt", True)))
 
@@ -199,11 +216,13 @@ def _dense(folder: Path) -> DenseConfig:
     named = str(raw.get("activation_function", "torch.nn.modules.activation.Tanh")).rsplit(".", 1)[-1].lower()
     activation = next((known for known in HEAD_ACTIVATIONS if known == named), None)
     if activation is None:
-        raise CheckpointError(f"{file}: activation_function {named!r} is not supported")
+        raise CheckpointError(f"{file}: activation_function {named[:80]!r} is not supported")
     try:
         sizes = int(raw["in_features"]), int(raw["out_features"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{file} does not state in_features and out_features") from error
+    if not all(1 <= size <= _MOST["hidden_size"] for size in sizes):
+        raise CheckpointError(f"{file}: in_features and out_features must be from 1 to {_MOST['hidden_size']}")
     return DenseConfig(folder, *sizes, bool(raw.get("bias", True)), activation)
 
 
@@ -217,7 +236,9 @@ def _max_length(transformer: Path, sentence: Mapping[str, Any]) -> int | None:
     if limit is None:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int | float):
-        raise CheckpointError(f"{file}: {field} {limit!r} is not a number")
+        raise CheckpointError(f"{file}: {field} {repr(limit)[:80]} is not a number")
+    if limit != limit or limit < -_UNBOUNDED:
+        raise CheckpointError(f"{file}: {field} {limit:.3g} is no number of tokens")
     return int(limit) if limit < _UNBOUNDED else None
 
 
@@ -230,16 +251,18 @@ def read_tokenizer(folder: ModelFolder) -> tokenizers.Tokenizer:
         If neither is there, or the one that is there cannot be read.
     """
     file, vocab = folder.transformer / "tokenizer.json", folder.transformer / "vocab.txt"
+    source = file if is_there(file) else vocab
+    if not is_there(source):
+        raise CheckpointError(f"{folder.transformer} has neither tokenizer.json nor vocab.txt")
+    check_file(source, MAX_TOKENIZER_BYTES)
     try:
-        if file.exists():
+        if source is file:
             return Backend.from_file(str(file))
-        if vocab.exists():
-            return _wordpiece(vocab, _read_optional_json(folder.transformer / "tokenizer_config.json"))
+        return _wordpiece(vocab, _read_optional_json(folder.transformer / "tokenizer_config.json"))
     except CheckpointError:
         raise
     except Exception as error:  # tokenizers raises plain Exception for every kind of broken file
-        raise CheckpointError(f"{file if file.exists() else vocab} is not a tokenizer that can be read") from error
-    raise CheckpointError(f"{folder.transformer} has neither tokenizer.json nor vocab.txt")
+        raise CheckpointError(f"{source} is not a tokenizer that can be read") from error
 
 
 def _wordpiece(vocab: Path, raw: Mapping[str, Any]) -> tokenizers.Tokenizer:
@@ -249,7 +272,7 @@ def _wordpiece(vocab: Path, raw: Mapping[str, Any]) -> tokenizers.Tokenizer:
         value = raw.get(name, default)
         return str(value["content"] if isinstance(value, dict) else value)
 
-    ids = {word: index for index, word in enumerate(vocab.read_text(encoding="utf-8").splitlines())}
+    ids = {word: index for index, word in enumerate(read_text(vocab, MAX_TOKENIZER_BYTES).splitlines())}
     unknown, start, end = token("unk_token", "[UNK]"), token("cls_token", "[CLS]"), token("sep_token", "[SEP]")
     for name in (unknown, start, end):
         if name not in ids:

@@ -19,6 +19,7 @@ ScoreFunction = Literal["sigmoid", "softmax", "identity"]
 
 CLASSIFIER_SUFFIX = "ForSequenceClassification"
 
+MAX_LABELS = 1_000_000
 DEFAULT_NUM_LABELS = 2
 """transformers leaves its own default out of ``config.json``."""
 
@@ -83,19 +84,21 @@ def read_labels(config: Mapping[str, Any], file: Path) -> Labels | None:
     CheckpointError
         If ``id2label`` does not count 0, 1, ..., or ``num_labels`` or ``problem_type`` cannot be read.
     """
-    architectures = config.get("architectures") or ()
-    if not any(str(name).endswith(CLASSIFIER_SUFFIX) for name in architectures):
+    architectures = config.get("architectures")
+    if architectures is not None and not isinstance(architectures, list):
+        raise CheckpointError(f"{file}: architectures is {type(architectures).__name__}, not a list of names")
+    if not any(str(name).endswith(CLASSIFIER_SUFFIX) for name in architectures or ()):
         return None
     named = config.get("id2label")
     if named is None:
         num_labels = config.get("num_labels", DEFAULT_NUM_LABELS)
-        if not isinstance(num_labels, int) or num_labels < 1:
+        if not isinstance(num_labels, int) or not 1 <= num_labels <= MAX_LABELS:
             raise CheckpointError(f"{file}: num_labels {num_labels!r} is not a number of labels")
         named = {str(index): f"LABEL_{index}" for index in range(num_labels)}
     if not isinstance(named, dict) or not named or set(named) != {str(index) for index in range(len(named))}:
         raise CheckpointError(f"{file}: id2label does not name the labels 0, 1, ... one by one")
     problem_type = config.get("problem_type")
-    if problem_type not in FUNCTIONS:
+    if not isinstance(problem_type, str | None) or problem_type not in FUNCTIONS:
         known = [name for name in FUNCTIONS if name is not None]
         raise CheckpointError(f"{file}: problem_type {problem_type!r} is not supported, only {known}")
     names = tuple(str(named[str(index)]) for index in range(len(named)))

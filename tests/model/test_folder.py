@@ -58,7 +58,7 @@ def test_what_is_no_folder_is_refused(folder: Path) -> None:
     ("content", "reason"),
     [
         (b"{", "is not valid JSON"),
-        (b"\xff\xfe", "is not valid JSON"),
+        (b"\xff\xfe", "is not text in UTF-8"),
         (b"[1]", "holds list, not a JSON object"),
         (b"", "is not valid JSON"),
     ],
@@ -79,7 +79,7 @@ def test_a_missing_config_is_named(folder: Path) -> None:
 def test_a_file_that_cannot_be_read_is_told_apart(tmp_path: Path) -> None:
     """A folder where a file should be is neither missing nor broken JSON."""
     (tmp_path / "config.json").mkdir()
-    with pytest.raises(CheckpointError, match=r"config\.json cannot be read: "):
+    with pytest.raises(CheckpointError, match=r"config\.json is no regular file"):
         read_json(tmp_path / "config.json")
 
 

@@ -1,0 +1,110 @@
+"""Reads the files of a folder that nobody vouches for: files that end, of bounded size, at names inside the folder.
+
+A symbolic link is followed, as the Hub's cache is made of them; what it leads to must be such a file all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path, PurePosixPath
+
+from model.errors import CheckpointError
+
+MAX_JSON_BYTES = 64 * 1024 * 1024
+"""The largest index of a sharded model is a few megabytes."""
+MAX_TOKENIZER_BYTES = 256 * 1024 * 1024
+"""Fifteen times the tokenizer of a model for a hundred languages."""
+MAX_NAME_CHARACTERS = 255
+
+
+def check_file(path: Path, max_bytes: int | None = None) -> None:
+    """Refuse what cannot be read to its end.
+
+    Raises
+    ------
+    CheckpointError
+        If it is missing, no regular file (a folder, a pipe, a device), or larger than ``max_bytes``.
+    """
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {_reason(error)}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError(f"{path} is no regular file")
+    if max_bytes is not None and status.st_size > max_bytes:
+        raise CheckpointError(f"{path} has {status.st_size} bytes, and at most {max_bytes} are read")
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is anything of that name, be it readable or not."""
+    try:
+        return path.exists()
+    except OSError:
+        return True  # whoever reads it says what is wrong
+
+
+def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
+    """Read a whole text file.
+
+    Raises
+    ------
+    CheckpointError
+        As :func:`check_file`, or if it is not UTF-8.
+    """
+    check_file(path, max_bytes)
+    try:
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)  # it may have grown since, or be one of a kernel that says 0
+        return content[:max_bytes].decode("utf-8")
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {_reason(error)}") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not text in UTF-8") from error
+
+
+def read_json_value(path: Path) -> object:
+    """Read one JSON value.
+
+    Raises
+    ------
+    CheckpointError
+        As :func:`read_text`, or if it is no JSON, or nested more deeply than the parser goes.
+    """
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not valid JSON") from error
+    except RecursionError:
+        raise CheckpointError(f"{path} is nested too deeply") from None
+
+
+def inside(folder: Path, name: object, named_by: Path) -> Path:
+    """Return the path of a name that one of the folder's files gives.
+
+    Parameters
+    ----------
+    folder : Path
+    name : object
+        What the file says; "" is the folder itself.
+    named_by : Path
+        The file, for the error.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no name of something inside the folder: absolute, with ``..``, or one that no file can have.
+    """
+    if not isinstance(name, str) or len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
+        raise CheckpointError(f"{named_by} names a file by {type(name).__name__} or characters that no name has")
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise CheckpointError(f"{named_by} names {name!r}, which is outside of the folder")
+    return folder / pure
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or "no file can have this name"
