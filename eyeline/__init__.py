@@ -19,6 +19,7 @@ from eyeline.errors import (
     OverloadedError,
     TooLargeError,
     TruncationWarning,
+    UnauthorizedError,
     UnexpectedAnswerError,
     UnreachableError,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "TokenizedText",
     "TooLargeError",
     "TruncationWarning",
+    "UnauthorizedError",
     "UnexpectedAnswerError",
     "UnreachableError",
 ]

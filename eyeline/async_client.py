@@ -36,7 +36,8 @@ class AsyncClient:
     ----------
     base_url : str
         Where the server is, with a path if it has one behind a gateway.
-    timeout_seconds, max_concurrency, max_texts_per_request, retry, warn_on_truncation, headers
+    timeout_seconds, max_concurrency, max_texts_per_request, retry, warn_on_truncation, headers, api_key,
+    request_timeout_seconds
         As in :class:`eyeline.settings.ClientSettings`, by the same names and defaults.
     transport : httpx.AsyncBaseTransport, optional
         How requests travel: for other certificates, a Unix socket, a test.
@@ -62,6 +63,8 @@ class AsyncClient:
         retry: RetryPolicy | None = None,
         warn_on_truncation: bool = True,
         headers: dict[str, str] | None = None,
+        api_key: str | None = None,
+        request_timeout_seconds: float | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         wait: Wait = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -73,6 +76,8 @@ class AsyncClient:
             retry=retry or RetryPolicy(),
             warn_on_truncation=warn_on_truncation,
             headers=headers or {},
+            api_key=api_key,
+            request_timeout_seconds=request_timeout_seconds,
         )
         self._sender = AsyncSender(base_url, self._settings, transport, wait, clock)
 

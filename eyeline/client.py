@@ -35,7 +35,8 @@ class Client:
     ----------
     base_url : str
         Where the server is, with a path if it has one behind a gateway.
-    timeout_seconds, max_concurrency, max_texts_per_request, retry, warn_on_truncation, headers
+    timeout_seconds, max_concurrency, max_texts_per_request, retry, warn_on_truncation, headers, api_key,
+    request_timeout_seconds
         As in :class:`eyeline.settings.ClientSettings`, by the same names and defaults.
     transport : httpx.BaseTransport, optional
         How requests travel: for other certificates, a Unix socket, a test.
@@ -61,6 +62,8 @@ class Client:
         retry: RetryPolicy | None = None,
         warn_on_truncation: bool = True,
         headers: dict[str, str] | None = None,
+        api_key: str | None = None,
+        request_timeout_seconds: float | None = None,
         transport: httpx.BaseTransport | None = None,
         wait: Wait | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -72,6 +75,8 @@ class Client:
             retry=retry or RetryPolicy(),
             warn_on_truncation=warn_on_truncation,
             headers=headers or {},
+            api_key=api_key,
+            request_timeout_seconds=request_timeout_seconds,
         )
         self._sender = Sender(base_url, self._settings, transport, wait, clock)
 

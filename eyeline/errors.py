@@ -6,13 +6,14 @@
     ├── EyelineError
     │   ├── AnswerError                  the server, or something before it, answered with an error
     │   │   ├── InvalidRequestError      400, 405, 406, 415, 422  the request as it is sent
+    │   │   ├── UnauthorizedError        401  no API key, or one that the server does not know
     │   │   ├── NotFoundError            404  no such model, or no Eyeline at this address
     │   │   ├── TooLargeError            413  a text, a request, or the answer to it
     │   │   ├── OverloadedError          429  still no room when the deadline came
     │   │   ├── InferenceFailedError     500  the server's fault
     │   │   ├── NotSupportedError        501  something that this model cannot do
     │   │   ├── NotReadyError            503  still starting or stopping when the deadline came
-    │   │   └── DeadlineExceededError    504  the server's own time limit
+    │   │   └── DeadlineExceededError    504  a time limit of the server's, or ``request_timeout_seconds``
     │   ├── UnreachableError             no connection, or one that broke before the answer was complete
     │   ├── NoAnswerInTimeError          a connection, but no answer before the time-out
     │   └── UnexpectedAnswerError        an answer of success that is not Eyeline's, or of two different models
@@ -84,6 +85,10 @@ class InvalidRequestError(AnswerError):
     """A field's value, or something else about the request; sending it again will not help."""
 
 
+class UnauthorizedError(AnswerError):
+    """The server, or a gateway, asks for a key: none was sent, or one that is not known there."""
+
+
 class NotFoundError(AnswerError):
     """No such model is served, or there is no Eyeline at this address."""
 
@@ -109,7 +114,7 @@ class NotReadyError(AnswerError):
 
 
 class DeadlineExceededError(AnswerError):
-    """The server's own time limit for a request passed."""
+    """A time limit for the request passed: the server's own, or ``request_timeout_seconds``."""
 
 
 class UnreachableError(EyelineError):
@@ -130,6 +135,7 @@ class TruncationWarning(UserWarning):
 
 BY_STATUS: Mapping[int, type[AnswerError]] = {
     400: InvalidRequestError,
+    401: UnauthorizedError,
     404: NotFoundError,
     405: InvalidRequestError,
     406: InvalidRequestError,

@@ -50,7 +50,7 @@ class Sender:
         self.clock = clock
         self._http = httpx.Client(
             base_url=base_url,
-            headers=settings.headers,
+            headers=settings.sent_headers(),
             transport=transport,
             # Concurrency is bounded by this class; a pool's limit would make threads time out while they wait for it.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=settings.max_concurrency),

@@ -36,6 +36,10 @@ class ClientSettings:
         Give a :class:`eyeline.TruncationWarning` when texts were cut.
     headers : mapping of str to str
         Sent with every request: an ``Authorization`` for a gateway, for instance.
+    api_key : str, optional
+        Of a server that asks for one; sent as ``Authorization: Bearer`` with every request, and shown nowhere.
+    request_timeout_seconds : float, optional
+        How long the server may take for a request before it drops it: :class:`eyeline.DeadlineExceededError`.
     """
 
     timeout_seconds: float = 60.0
@@ -43,15 +47,31 @@ class ClientSettings:
     max_texts_per_request: int = 256
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     warn_on_truncation: bool = True
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    request_timeout_seconds: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would send nothing, or never an end."""
         if not self.timeout_seconds > 0:
             raise ValueError(f"timeout_seconds must be more than 0, it is {self.timeout_seconds}")
+        if self.request_timeout_seconds is not None and not 0 <= self.request_timeout_seconds < float("inf"):
+            raise ValueError(f"request_timeout_seconds must be 0 or more, it is {self.request_timeout_seconds}")
+        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
+            raise ValueError("api_key must be printable ASCII characters, at least one")  # and is not repeated here
         for name in ("max_concurrency", "max_texts_per_request"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, it is {getattr(self, name)}")
+
+    def sent_headers(self) -> dict[str, str]:
+        """Return what is sent with every request; a header that was given by name wins."""
+        sent = {}
+        if self.api_key is not None:
+            sent["Authorization"] = f"Bearer {self.api_key}"
+        if self.request_timeout_seconds is not None:
+            sent["X-Request-Timeout"] = f"{self.request_timeout_seconds:.9g}"
+        given = {name.lower() for name in self.headers}
+        return {name: value for name, value in sent.items() if name.lower() not in given} | dict(self.headers)
 
     def report_truncation(self, truncated: ArrayLike, name: str) -> None:
         """Warn the caller of the method that calls this, if texts were cut and that is wanted.

@@ -44,6 +44,8 @@ LONGER = {
     "app/metrics.py": "one list of metrics, with their meaning",
     "app/options.py": "one list of options, with their documentation",
     "app/service.py": "the flow of a request, readable from top to bottom",
+    "eyeline/async_client.py": "one method for each thing that a server does, with its documentation",
+    "eyeline/client.py": "one method for each thing that a server does, with its documentation",
     "model/checkpoint.py": "a folder's tensors, and every reason to refuse them",
     "model/convert.py": "the names of two documents' tensors, and every refusal",
     "model/embedder.py": "the one object that owns a loaded model",

@@ -88,6 +88,7 @@ async function run() {
 
 function report(error) {
 	if (error.name === "AbortError") return;
+	$("unlock").hidden = error.code !== "unauthorized";
 	$("problem").textContent = error.message;
 	$("problem").hidden = false;
 }
@@ -285,7 +286,7 @@ function moveFocus(event) {
 /** A key in aria-keyshortcuts moves its control on; of two keys, the first moves back. */
 function pressKey(event) {
 	const { key, target } = event;
-	if (event.ctrlKey || event.metaKey || event.altKey || target.closest("textarea, select, dialog")) return;
+	if (event.ctrlKey || event.metaKey || event.altKey || target.closest("textarea, select, dialog, #key")) return;
 	if (key === "Escape" && scene) update({ q: null, k: null });
 	const control = state.keys === "on" && all("[aria-keyshortcuts]").find((one) => one.ariaKeyShortcuts.split(" ").includes(key));
 	if (!control || !control.checkVisibility()) return;
@@ -358,7 +359,7 @@ async function start() {
 }
 
 document.addEventListener("change", ({ target: { name, value, type } }) => {
-	if (type === "textarea") return;
+	if (type === "textarea" || !name) return;
 	state[name] = FLAGS[name] === "index" ? Number(value) : value;
 	if (name === "model") {
 		state.prompt = "";
@@ -370,6 +371,13 @@ document.addEventListener("change", ({ target: { name, value, type } }) => {
 $("composer").addEventListener("submit", (event) => {
 	event.preventDefault();
 	submit();
+});
+$("unlock").addEventListener("submit", (event) => {
+	event.preventDefault();
+	source.key = $("key").value.trim();
+	$("key").value = ""; // not for whoever comes to the screen next
+	$("unlock").hidden = true;
+	run().catch(report);
 });
 document.addEventListener("click", ({ target }) => {
 	const { dataset = {}, id } = target.closest("button") ?? {};

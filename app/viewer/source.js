@@ -69,6 +69,7 @@ const ROLLOUT = { residual: 0.5, heads: "mean", from_layer: 0 };
 export class Server {
 	constructor(fetch) {
 		this.fetch = fetch;
+		this.key = ""; // of a server that asks for one: here and nowhere else, so gone with the page
 		this.begin();
 	}
 
@@ -162,7 +163,7 @@ export class Server {
 	async answer(path, body, accept = "application/json") {
 		const response = await this.fetch(path, {
 			method: body ? "POST" : "GET", body: body && JSON.stringify(body), signal: this.controller.signal,
-			headers: { Accept: accept, "Content-Type": "application/json" },
+			headers: { Accept: accept, "Content-Type": "application/json", ...(this.key && { Authorization: `Bearer ${this.key}` }) },
 		}).catch((error) => {
 			throw error.name === "TypeError" ? new Error("The server does not answer.") : error;
 		});

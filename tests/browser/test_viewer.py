@@ -90,6 +90,46 @@ def open_page(server: Server, browser: Browser, console: list[str]) -> Iterator[
     assert [url for url in requests if not url.startswith((f"{server.url}/", "blob:", "data:", "file:"))] == []
 
 
+KEY = "a-key-for-the-page-77"
+
+
+def test_a_key_is_asked_for_and_kept_nowhere(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where the server asks for a key the page does, too: a wrong one is refused, the right one opens, and none is in
+    the address, in the browser's stores, in a field, or in what is exported.
+    """
+    python = SERVER_PYTHON if SERVER_PYTHON.exists() else Path(sys.executable)
+    flags = ("--port", "0", "--model", str(MODEL), "--no-warmup", "--dtype", "float32")
+    command = [str(python), "-m", "app.cli", "serve", *flags]
+    locked = Server(tmp_path_factory.mktemp("locked") / "log", command, {"EYELINE_API_KEYS": f"page:{KEY}"})
+    context = browser.new_context(accept_downloads=True)
+    try:
+        page = context.new_page()
+        page.goto(f"{locked.url}/#{urlencode({'a': TEXT})}")
+        expect(page.locator("#problem")).to_contain_text("no API key was sent")
+        for key in ("wrong-" + KEY, KEY):
+            page.get_by_label("API key of this server").fill(key)
+            page.get_by_role("button", name="Use key").click()
+            if key != KEY:
+                expect(page.locator("#problem")).to_contain_text("not known")
+        settled(page)
+        expect(page.locator("#unlock")).to_be_hidden()
+        expect(page.locator("#problem")).to_be_hidden()
+        for kind in ("json", "html"):
+            page.locator("#files summary").click()
+            with page.expect_download() as download:
+                page.locator(f"[data-save={kind}]").click()
+            assert KEY not in download.value.path().read_text()
+        kept = page.evaluate(
+            "() => JSON.stringify([location.href, document.cookie, {...localStorage}, {...sessionStorage}])"
+            " + document.documentElement.outerHTML + [...document.querySelectorAll('input')].map((one) => one.value)"
+        )
+        assert KEY not in kept
+        assert KEY not in locked.log
+    finally:
+        context.close()
+        locked.close()
+
+
 def settled(page: Page) -> Page:
     """Wait until the page shows what it was asked for, and has loaded and drawn what it loads ahead."""
     page.wait_for_function(

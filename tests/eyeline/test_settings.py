@@ -18,6 +18,11 @@ from eyeline.settings import ClientSettings
         ({"timeout_seconds": 0}, "timeout_seconds must be more than 0, it is 0"),
         ({"timeout_seconds": float("nan")}, "timeout_seconds must be more than 0, it is nan"),
         ({"max_concurrency": 0}, "max_concurrency must be at least 1, it is 0"),
+        ({"request_timeout_seconds": -1}, "request_timeout_seconds must be 0 or more, it is -1"),
+        ({"request_timeout_seconds": float("inf")}, "request_timeout_seconds must be 0 or more, it is inf"),
+        ({"api_key": ""}, "api_key must be printable"),
+        ({"api_key": "k\u00e9y"}, "api_key must be printable"),
+        ({"api_key": "key\n"}, "api_key must be printable"),
         ({"max_texts_per_request": -3}, "max_texts_per_request must be at least 1, it is -3"),
     ],
 )
@@ -25,6 +30,28 @@ def test_what_would_send_nothing_is_refused(values: dict[str, Any], message: str
     """With the name and the value."""
     with pytest.raises(ValueError, match=message):
         ClientSettings(**values)
+
+
+def test_a_key_is_sent_and_not_shown() -> None:
+    """As a bearer's, unless a header of that name is given; no text about the settings has it, nor a refusal of it."""
+    settings = ClientSettings(api_key="key77", request_timeout_seconds=2.5, headers={"X-Other": "1"})
+    assert settings.sent_headers() == {"Authorization": "Bearer key77", "X-Request-Timeout": "2.5", "X-Other": "1"}
+    assert "key77" not in repr(settings)
+    own = ClientSettings(api_key="key77", headers={"authorization": "Basic x"})
+    assert own.sent_headers() == {"authorization": "Basic x"}
+    assert "Basic x" not in repr(own)
+    assert ClientSettings().sent_headers() == {}
+    with pytest.raises(ValueError, match="api_key") as caught:
+        ClientSettings(api_key="key77\n")
+    assert "key77" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seconds", [0, 1e-9, 0.1, 1 / 3, 86_400, 1e5])
+def test_seconds_are_written_as_the_server_reads_them(seconds: float) -> None:
+    """A plain decimal number, or one with an exponent."""
+    sent = ClientSettings(request_timeout_seconds=seconds).sent_headers()["X-Request-Timeout"]
+    assert float(sent) == pytest.approx(seconds)
+    assert set(sent) <= set("0123456789.e-+")
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])

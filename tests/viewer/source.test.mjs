@@ -57,6 +57,19 @@ test("a reading asks for statistics alone, and has the server's time", async () 
   assert.equal(asked.length, 1, "the statistics came with the reading");
 });
 
+test("a key is sent with every request, and is in nothing that is kept", async () => {
+  const shown = [], { fetch } = fakeServer(), answers = new Map(), arrays = new Recent(1e6);
+  const watching = async (path, request) => (shown.push(request.headers.Authorization), fetch(path, request));
+  const source = new Server(recording(watching, answers, arrays));
+  await source.read({ texts: ["a"] });
+  source.key = "key77";
+  await source.read({ texts: ["a"] });
+  await source.layer(1);
+  assert.deepEqual(shown, [undefined, "Bearer key77", "Bearer key77"]);
+  assert.ok(answers.size && arrays.size);
+  assert.ok(!JSON.stringify(pack(answers, arrays)).includes("key77"));
+});
+
 test("two texts are one pair; model and prompt are passed on", async () => {
   const { asked, fetch } = fakeServer();
   await new Server(fetch).read({ texts: ["a", "b"], model: "m", prompt: "query" });
