@@ -15,19 +15,21 @@ PIP := -m pip --disable-pip-version-check --no-input --quiet --quiet
 SOURCES := app eyeline model training tests deploy $(wildcard bench)
 
 # One environment a job: the server's own (no test tools, no transformers), the developer's, the oracles', the one that
-# trains (the server's, with plots and Parquet files), that of other servers' clients, which need no torch, and Ray's.
+# trains (the server's, with plots and Parquet files), that of other servers' clients and that of audits, which need no
+# torch, and Ray's.
 RUNTIME := .venv-runtime
 DEV := .venv
 ORACLE := .venv-oracle
 TRAINING := .venv-training
 CLIENTS := .venv-clients
 RAY := .venv-ray
+AUDIT := .venv-audit
 
 # The program that renders the chart, for its tests.
 HELM := build/helm
 
 .PHONY: help setup weights serve test check check-clients check-ray check-long check-gpu bench bench-peers bench-viewer train-demo \
-	image fix lock clean
+	audit image fix lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -53,8 +55,9 @@ $(DEV)/.locked: requirements/dev.txt
 $(ORACLE)/.locked: requirements/oracle.txt
 $(TRAINING)/.locked: requirements/training.txt
 $(CLIENTS)/.locked: requirements/clients.txt
-$(CLIENTS)/.locked: override TORCH :=
 $(RAY)/.locked: requirements/ray.txt
+$(AUDIT)/.locked: requirements/audit.txt
+$(CLIENTS)/.locked $(AUDIT)/.locked: override TORCH :=
 .SECONDARY: $(RUNTIME)/.locked $(DEV)/.locked $(ORACLE)/.locked $(TRAINING)/.locked $(RAY)/.locked
 
 weights: $(RUNTIME)/.ready ## fetch all-MiniLM-L6-v2 into weights/, which tests and benchmarks compare with (MODEL=NAME: another)
@@ -103,6 +106,16 @@ bench-viewer: $(DEV)/.ready weights ## speed of the page in Chromium, with up to
 train-demo: $(TRAINING)/.ready weights ## train a small encoder from 5,000 sentences, in under ten minutes on two cores
 	@$(TRAINING)/bin/python -m training.demo build/demo
 
+# PyPI's advisory database is asked about every version; one that it does not know fails the audit, as silence is no answer.
+audit: $(RUNTIME)/.ready $(AUDIT)/.locked ## by hand: known vulnerabilities in every lock and in torch; the server's parts as build/sbom.json (CycloneDX)
+	@mkdir -p build/audit
+	@$(AUDIT)/bin/cyclonedx-py environment $(RUNTIME)/bin/python --pyproject pyproject.toml --output-reproducible --output-file build/sbom.json
+	@echo '$(TORCH)' > build/audit/torch.txt
+	@failed=; for lock in requirements/{runtime,dev,oracle,training,clients,ray,audit}.txt build/audit/torch.txt bench/peers/*.txt; do \
+		echo "== $$lock"; \
+		$(AUDIT)/bin/pip-audit --requirement $$lock --disable-pip --no-deps --strict --progress-spinner off || failed+=" $$lock"; \
+	done; [ -z "$$failed" ] || { echo "not clean, or not audited:$$failed"; exit 1; }
+
 image: ## the container image, through docker compose
 	@docker compose build app
 
@@ -126,8 +139,9 @@ lock: ## write requirements/*.txt from pyproject.toml, bench/peers/*.txt from *.
 	@$(COMPILE) --constraint requirements/runtime.txt --extra oracle --output-file requirements/oracle.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra clients --output-file requirements/clients.txt
 	@$(COMPILE) --constraint requirements/runtime.txt --extra ray --output-file requirements/ray.txt
+	@$(COMPILE) --constraint requirements/runtime.txt --extra audit --output-file requirements/audit.txt
 	@for peer in bench/peers/*.in; do $(UNHASHED) $$peer --output-file $${peer%.in}.txt; done
 
 clean: ## remove environments and caches; weights/ stays
-	@rm -rf $(RUNTIME) $(DEV) $(ORACLE) $(TRAINING) $(CLIENTS) $(RAY) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(RUNTIME) $(DEV) $(ORACLE) $(TRAINING) $(CLIENTS) $(RAY) $(AUDIT) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find app eyeline model training tests -name __pycache__ -type d -prune -exec rm -rf {} +
