@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import socket
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.e2e.conftest import PATIENCE_SECONDS, Server
+from tests.e2e.conftest import PATIENCE_SECONDS, Server, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -130,6 +135,15 @@ ATTACKS: dict[str, tuple[bytes, dict[str, str], int, str]] = {
     "a form": (b"texts=MARKER77", {"Content-Type": "application/x-www-form-urlencoded"}, 415, "unsupported_media_type"),
     "plain text": (b'{"texts":"MARKER77"}', {"Content-Type": "text/MARKER77"}, 415, "unsupported_media_type"),
     "gzip": (gzip.compress(b'{"texts":"MARKER77"}'), {"Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
+    "a gzip bomb": (gzip.compress(b" " * 100_000_000, 1), {"Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
+    "another bomb": (
+        zlib.compress(b" " * 100_000_000, 1),
+        {"Content-Encoding": "deflate"},
+        415,
+        "unsupported_media_type",
+    ),
+    "two encodings": (b"x", {"Content-Encoding": "identity, gzip"}, 415, "unsupported_media_type"),
+    "a time-out in words": (b'{"texts":"a"}', {"X-Request-Timeout": "MARKER77"}, 422, "invalid_request"),
     "an unknown encoding": (b"x", {"Content-Encoding": "MARKER77"}, 415, "unsupported_media_type"),
     "an unknown Accept": (b'{"texts":"MARKER77"}', {"Accept": "text/MARKER77"}, 406, "not_acceptable"),
 }
@@ -202,8 +216,15 @@ def exchange(server: Server, request: bytes) -> bytes:
         b"POST /encode HTTP/1.1\r\nHost: x\r\nContent-Length: MARKER77\r\n\r\n",
         b"POST /encode HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03MARKER77",
+        b"POST /encode HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nMARKER77",
+        b"POST /encode HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nMARKER",
+        b"POST /encode HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nMARKER77\r\n",
+        b"POST /encode HTTP/1.1\r\nHost: x\r\nX: a\r\n MARKER77: b\r\nContent-Length: -1\r\n\r\n",
     ],
-    ids=["no HTTP", "a version of tomorrow", "a length that is no number", "a negative length", "TLS"],
+    ids=[
+        *("no HTTP", "a version of tomorrow", "a length that is no number", "a negative length", "TLS"),
+        *("a length and chunks", "two lengths", "a chunk that is no number", "a folded header"),
+    ],
 )
 def test_what_is_no_http(server: Server, request_bytes: bytes) -> None:
     """Answered with a 400 of the HTTP server, or not at all."""
@@ -222,3 +243,97 @@ def test_a_caller_that_hangs_up_inside_the_body(server: Server) -> None:
     head = b"POST /encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
     exchange(server, head + b'{"texts":"MARKER77')
     assert server.sample("eyeline_requests_total", **left) == before + 1
+
+
+def address_of(server: Server) -> tuple[str, int]:
+    """Where the server listens."""
+    host, port = server.url.removeprefix("http://").split(":")
+    return host, int(port)
+
+
+HEAD = b"POST /encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+NUM_HOLDERS = 200
+
+
+@contextmanager
+def holding(server: Server, number: int, *, begun: bytes = b"", sending: bytes = b"") -> Iterator[None]:
+    """Hold connections on which ``begun`` is sent, and then a byte of ``sending`` a second, or none at all."""
+    done = threading.Event()
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.create_connection(address_of(server))) for _ in range(number)]
+
+        for connection in held:
+            connection.sendall(begun)
+
+        def send() -> None:
+            for byte in sending:
+                for connection in held:
+                    with suppress(OSError):  # let go in the meantime
+                        connection.send(bytes([byte]))
+                if done.wait(1.0):
+                    return
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            yield
+        finally:
+            done.set()
+            sender.join()
+
+
+def test_connections_that_are_held_cost_others_nothing(server: Server) -> None:
+    """200 that connect and send nothing, 200 that send a byte a second, in the head or in the body: meanwhile normal
+    callers, each on a connection of its own, get their answers, and afterwards every descriptor is given back.
+    """
+    expected = server.encode(["The cat sat.", "A dog barked."])["embeddings"]
+    descriptors = server.sample("process_open_fds")
+    with (
+        holding(server, NUM_HOLDERS),
+        holding(server, NUM_HOLDERS // 2, sending=HEAD),
+        holding(
+            server, NUM_HOLDERS // 2, begun=HEAD + b"Content-Length: 1000\r\n\r\n", sending=b'{"texts": ["a", "b"]'
+        ),
+    ):
+        for connection in range(20):
+            with httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS) as normal:
+                assert normal.get("/health/ready").status_code == 200
+                response = normal.post("/encode", json={"texts": ["The cat sat.", "A dog barked."]})
+                assert response.status_code == 200, connection
+                np.testing.assert_allclose(response.json()["embeddings"], expected, atol=1e-6)
+        assert server.sample("process_open_fds") >= descriptors + 2 * NUM_HOLDERS
+    wait_for(lambda: server.sample("process_open_fds") <= descriptors + 5, "the end of the held connections")
+
+
+def test_a_body_without_end(server: Server) -> None:
+    """A gigabyte in chunks: refused once it is over the limit, while it still comes, and kept nowhere."""
+    before = server.sample("process_resident_memory_bytes")
+    piece = b"%x\r\n%b\r\n" % (2**20, b" " * 2**20)
+    answer = b""
+    with socket.create_connection(address_of(server), timeout=PATIENCE_SECONDS) as connection:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        with suppress(OSError):  # the server may close the connection as soon as it has answered
+            for number in range(1024):
+                connection.sendall(piece)
+                if number == 16 and not answer:
+                    answer = connection.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"body_too_large" in answer
+    assert server.sample("process_resident_memory_bytes") < before + 64 * 2**20
+
+
+@pytest.mark.parametrize("number", [1_000, 10_000])
+def test_many_headers(server: Server, number: int) -> None:
+    """Up to 64 KB of them are an honest request's, more are refused with 431, whatever they are called."""
+    headers = b"".join(b"x-%d: %d\r\n" % (index, index) for index in range(number))
+    answer = exchange(server, HEAD + headers + b'Content-Length: 13\r\nConnection: close\r\n\r\n{"texts":"a"}')
+    assert answer.startswith(b"HTTP/1.1 200 " if number == 1_000 else b"HTTP/1.1 431 ")
+
+
+def test_noise(server: Server) -> None:
+    """Bytes of no protocol, drawn at random: each connection is answered with 400, or closed."""
+    draw = random.Random(7)
+    for _ in range(50):
+        with suppress(ConnectionError):
+            answer = exchange(server, draw.randbytes(draw.choice((1, 10, 1_000, 100_000))))
+            assert answer == b"" or answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
