@@ -32,6 +32,7 @@ from app.errors import (
     WorkerUnavailableError,
 )
 from app.selection import Cost, select_batch
+from app.shares import KeyShares, ShareLimits
 from app.worker import RESTART_SECONDS, Worker
 from model.contract import EncodeInput, OutputSpec, Row
 from model.errors import InputError
@@ -57,12 +58,15 @@ class QueueLimits:
         Budgets of one batch. A single text over a budget runs alone.
     max_queue_texts, max_queue_tokens : int
         Waiting at any time; a request that would exceed them is refused as a whole.
+    max_key_share : float
+        How much of both one API key may fill, more than 0 and at most 1.
     """
 
     batch_tokens: int
     batch_attention_values: int
     max_queue_texts: int
     max_queue_tokens: int
+    max_key_share: float = 1.0
 
 
 class BatchObserver(Protocol):
@@ -70,6 +74,9 @@ class BatchObserver(Protocol):
 
     def queue_changed(self, texts: int, tokens: int) -> None:
         """Note what the queue holds now: called after every enqueue and every dequeue."""
+
+    def key_queue_changed(self, key: str, texts: int, tokens: int) -> None:
+        """Note what a key has waiting now."""
 
     def batch_finished(self, num_tokens: Sequence[int], seconds: float) -> None:
         """Count a batch that ran: the tokens of each of its texts, and its seconds."""
@@ -103,6 +110,7 @@ class _Request:
     future: asyncio.Future[list[Row]]
     num_texts: int
     deadline: float | None
+    key: str | None
     rows: dict[int, Row] = field(default_factory=dict)
     context: Context = field(default_factory=copy_context)
 
@@ -182,6 +190,8 @@ class Batcher:
         self._queue: dict[_Text, None] = {}  # an ordered set: arrival order, and a text can leave from anywhere
         self._queue_tokens = 0
         self._oldest_is_due = False  # because the last batch passed it over
+        shares = ShareLimits.of(limits.max_key_share, limits.max_queue_texts, limits.max_queue_tokens)
+        self._shares = KeyShares(shares, observer.key_queue_changed)
         self._requests: set[_Request] = set()  # whoever waits for an answer
         self._task: asyncio.Task[None] | None = None
         self._is_draining = False
@@ -213,7 +223,11 @@ class Batcher:
         return self._num_faults
 
     async def submit(
-        self, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec], deadline: float | None = None
+        self,
+        inputs: Sequence[EncodeInput],
+        specs: Sequence[OutputSpec],
+        deadline: float | None = None,
+        key: str | None = None,
     ) -> list[Row]:
         """Wait for one row per text, in the order of ``inputs``.
 
@@ -222,23 +236,27 @@ class Batcher:
         inputs, specs : sequences of equal length
         deadline : float, optional
             Reading of the clock after which no work is started for this request.
+        key : str, optional
+            The name of the caller's API key, whose share of the queue is bounded.
 
         Raises
         ------
-        RequestTooLargeError, QueueFullError, NotReadyError, WorkerUnavailableError
+        RequestTooLargeError, QueueFullError, KeyQueueFullError, NotReadyError, WorkerUnavailableError
             Not admitted.
         DeadlineExceededError, InferenceError, NonFiniteError, OutOfMemoryError, WorkerUnavailableError, InputError
             Admitted, but one of its texts has no row; none of the others is delivered then.
         """
         if not inputs:
             return []
-        request = _Request(asyncio.get_running_loop().create_future(), len(inputs), deadline)
+        request = _Request(asyncio.get_running_loop().create_future(), len(inputs), deadline, key)
         now = self._clock()
         texts = [
             _Text(request, index, input_, spec, self._cost(input_, spec), now)
             for index, (input_, spec) in enumerate(zip(inputs, specs, strict=True))
         ]
-        self._admit(len(texts), sum(text.cost.tokens for text in texts))
+        if deadline is not None and now >= deadline:
+            raise self._refusal(DeadlineExceededError("the deadline passed before the texts were run"))
+        self._admit(len(texts), sum(text.cost.tokens for text in texts), key)
         self._requests.add(request)
         try:
             self._enqueue(texts)
@@ -262,7 +280,7 @@ class Batcher:
             if not request.is_done:
                 request.fail(self._hung())
 
-    def check_size(self, num_texts: int, num_tokens: int) -> None:
+    def check_size(self, num_texts: int, num_tokens: int, key: str | None = None) -> None:
         """Refuse a request that would not fit an empty queue either; no waiting makes it fit.
 
         Raises
@@ -277,8 +295,12 @@ class Batcher:
             if new > limit:
                 message = f"a request may hold {limit} {unit}, this one holds {new}"
                 raise self._refusal(RequestTooLargeError(message, param="texts", limit=limit, actual=new))
+        try:
+            self._shares.check_size(key, (num_texts, num_tokens))
+        except ServiceError as error:
+            raise self._refusal(error) from None
 
-    def _admit(self, num_texts: int, num_tokens: int) -> None:
+    def _admit(self, num_texts: int, num_tokens: int, key: str | None) -> None:
         """Refuse a request that cannot wait here, as a whole: never one of its texts."""
         limits = self._limits
         retry_after_seconds = self._queue_tokens / self._tokens_per_second
@@ -286,7 +308,11 @@ class Batcher:
             raise self._refusal(NotReadyError("the server is shutting down", retry_after_seconds=retry_after_seconds))
         if self._worker.is_hung:
             raise self._hung()
-        self.check_size(num_texts, num_tokens)
+        self.check_size(num_texts, num_tokens, key)
+        try:
+            self._shares.check(key, (num_texts, num_tokens), retry_after_seconds)
+        except ServiceError as error:
+            raise self._refusal(error) from None
         for unit, new, waiting, limit in (
             ("texts", num_texts, self.queue_texts, limits.max_queue_texts),
             ("tokens", num_tokens, self.queue_tokens, limits.max_queue_tokens),
@@ -308,6 +334,7 @@ class Batcher:
     def _enqueue(self, texts: Sequence[_Text]) -> None:
         self._queue.update(dict.fromkeys(texts))
         self._queue_tokens += sum(text.cost.tokens for text in texts)
+        self._shares.add((text.request.key, text.cost.tokens) for text in texts)
         if self._task is None or self._task.done():
             # In a context of its own, or all that it logs would have the id of whoever came first.
             self._task = asyncio.create_task(self._work(), context=Context())
@@ -319,6 +346,7 @@ class Batcher:
             del self._queue[text]
             self._queue_tokens -= text.cost.tokens
         if waiting:
+            self._shares.add(((text.request.key, text.cost.tokens) for text in waiting), -1)
             self._observer.queue_changed(self.queue_texts, self.queue_tokens)
 
     async def _work(self) -> None:

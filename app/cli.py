@@ -136,13 +136,19 @@ def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         return _fail(str(error), BAD_USAGE)
     # torch takes a second to import: not before the settings are known to be good
     from app.main import create_app, load_models
-    from app.server import check_address, serve
+    from app.server import TLSError, check_address, serve, tls_context
     from model.errors import CheckpointError
 
     try:
         check_address(settings.host, settings.port)
     except OSError as error:
         return _fail(f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}", FAILED)
+    tls = None
+    if settings.tls_certificate is not None and settings.tls_key is not None:
+        try:
+            tls = tls_context(settings.tls_certificate, settings.tls_key)
+        except TLSError as error:
+            return _fail(str(error), BAD_USAGE)
     for spec in settings.model:
         if not spec.folder.exists():
             return _fail(f"{spec.folder} is not a folder; eyeline weights fetch NAME gets a known model", FAILED)
@@ -157,6 +163,7 @@ def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         port=settings.port,
         drain_delay_seconds=settings.drain_delay_seconds,
         shutdown_grace_seconds=settings.shutdown_grace_seconds,
+        tls=tls,
     )
 
 

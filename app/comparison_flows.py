@@ -142,7 +142,7 @@ async def _run_in_turns(
             inference=timings.inference + max(row.inference_seconds for row in rows),
         )
         await asyncio.to_thread(add, turn, rows)
-    record(model, inputs, timings, route)
+    record(model, inputs, timings, route, service.caller.key)
     return timings
 
 

@@ -19,6 +19,7 @@
     │   ├── UnsupportedMediaTypeError  415  the body's content type
     │   ├── InvalidRequestError      422  a field's value
     │   ├── QueueFullError           429  no room now, Retry-After says when
+    │   ├── KeyQueueFullError        429  the caller's key has its share of the queue waiting already
     │   ├── NotReadyError            503  loading or shutting down, with Retry-After
     │   ├── OutOfMemoryError         503  not even this text alone fits into the memory that is free
     │   ├── WorkerUnavailableError   503  the worker thread has died or hangs, with Retry-After
@@ -149,6 +150,10 @@ class QueueFullError(ServiceError):
     """The request does not fit into the queue now."""
 
 
+class KeyQueueFullError(ServiceError):
+    """The request does not fit into its key's share of the queue now."""
+
+
 class NotReadyError(ServiceError):
     """The server is loading or shutting down."""
 
@@ -197,6 +202,7 @@ ANSWERS: Mapping[type[Exception], Answer] = {
     UnsupportedMediaTypeError: Answer(415, "unsupported_media_type", "Unsupported content type"),
     InvalidRequestError: Answer(422, "invalid_request", "Invalid request"),
     QueueFullError: Answer(429, "queue_full", "Queue full"),
+    KeyQueueFullError: Answer(429, "key_queue_full", "Share of the queue full"),
     InferenceError: Answer(500, "inference_failed", "Inference failed"),
     NonFiniteError: Answer(500, "non_finite_output", "Non-finite output"),
     NotReadyError: Answer(503, "not_ready", "Not ready"),

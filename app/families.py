@@ -47,6 +47,7 @@ OPENAI_STATUS: Mapping[str, int] = {"text_too_long": 400, "too_many_texts": 400}
 OPENAI_CODES: Mapping[str, str] = {
     "text_too_long": "context_length_exceeded",
     "queue_full": "rate_limit_exceeded",
+    "key_queue_full": "rate_limit_exceeded",
     "unauthorized": "invalid_api_key",
 }
 """Codes that programs know by OpenAI's name; all others are ours."""
@@ -54,6 +55,7 @@ OPENAI_CODES: Mapping[str, str] = {
 TEI_TYPES: Mapping[str, str] = {
     "empty_input": "Empty",
     "queue_full": "Overloaded",
+    "key_queue_full": "Overloaded",
     "deadline_exceeded": "Overloaded",
     "not_ready": "Unhealthy",
     "worker_unavailable": "Unhealthy",

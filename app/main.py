@@ -15,10 +15,12 @@ from weakref import WeakSet
 import numpy as np
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
+from starlette.middleware.cors import CORSMiddleware
 
 from app.access import AccessControl, AccessRules
 from app.access_log import AccessLog
 from app.batcher import Batcher, QueueLimits
+from app.callers import TIMEOUT_HEADER
 from app.errors import error_codes
 from app.families import write_error
 from app.keys import KeyRing, NamedKey
@@ -50,6 +52,17 @@ DRAIN_SECONDS = 30.0
 """The queue holds what the machine works off in so long, unless a setting says otherwise."""
 UNMEASURED_TOKENS_PER_SECOND = 2_000.0
 """What a server without warm-up assumes of its speed until batches have run: less than any machine we measured."""
+
+CROSS_ORIGIN_HEADERS = (
+    *("Authorization", "X-API-Key", "Api-Key", "Content-Type", "X-Request-ID", TIMEOUT_HEADER),
+    "Inference-Header-Content-Length",
+)
+"""What a page of another origin may send beside what every page may."""
+EXPOSED_HEADERS = (
+    *("X-Request-ID", "Server-Timing", "Retry-After", "WWW-Authenticate", "Inference-Header-Content-Length"),
+    *("X-Truncated-Count", "X-Truncated-Texts"),
+)
+"""What it may read beside what every page may."""
 
 TEXT_ROUTES = (
     *("/encode", "/similarity", "/attention/heads", "/v1/embeddings", "/embeddings", "/embed", "/embed_all", "/"),
@@ -132,6 +145,14 @@ def create_app(settings: Settings, models: Sequence[LoadedModel], tracer: Reques
     answer = install_handlers(app, metrics.error, write_error)
     install_client_gone(app)
     app.add_middleware(AccessControl, rules=rules, answer=answer)
+    if settings.cors_origins:
+        app.add_middleware(  # around the keys: a browser asks what it may send before it sends one
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=CROSS_ORIGIN_HEADERS,
+            expose_headers=EXPOSED_HEADERS,
+        )
     access_log = AccessLog(settings.access_log_sample, settings.slow_request_seconds)
     app.add_middleware(RequestRecord, metrics=metrics, answer=answer, access_log=access_log, tracer=tracer)
     describe(app, rules)
@@ -244,6 +265,7 @@ async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics
         batch_attention_values=settings.batch_attention_values,
         max_queue_texts=settings.max_queue_texts,
         max_queue_tokens=settings.max_queue_tokens or max(batch_tokens, int(DRAIN_SECONDS * tokens_per_second)),
+        max_key_share=settings.max_key_share,
     )
     observer = metrics.for_model(model.name, padding_ratio=embedder.padding_ratio, routes=TEXT_ROUTES)
     batcher = Batcher(

@@ -25,6 +25,9 @@
 ``eyeline_non_finite_rows_total``          counter    model: rows withheld as they held a NaN or an infinity
 ``eyeline_queue_texts``                    gauge      model
 ``eyeline_queue_tokens``                   gauge      model
+``eyeline_key_queue_texts``                gauge      model, key
+``eyeline_key_queue_tokens``               gauge      model, key
+``eyeline_key_tokens_total``               counter    model, key: processed for callers that showed it
 ``eyeline_rejected_total``                 counter    model, reason
 ``eyeline_cancelled_total``                counter    model: texts whose caller had left
 ``eyeline_model_info``                     gauge      model, format, dtype, ...: always 1
@@ -59,7 +62,8 @@ UNMATCHED = "unmatched"
 STAGES = ("tokenize", "queue", "inference", "serialize")
 
 REJECTION_REASONS = (
-    *("queue_full", "request_too_large", "not_ready", "worker_unavailable", "deadline_exceeded", "other"),
+    *("queue_full", "key_queue_full", "request_too_large", "not_ready", "worker_unavailable", "deadline_exceeded"),
+    "other",
 )
 """Why a request was not admitted, or was dropped: the codes of the queue's refusals. Any other reason is ``other``."""
 
@@ -148,6 +152,9 @@ class Metrics:
         self._spoilt = self._counter("non_finite_rows", "Rows withheld for a NaN or an infinity.", "model")
         self._queue_texts = self._gauge("queue_texts", "Texts waiting.", "model")
         self._queue_tokens = self._gauge("queue_tokens", "Tokens waiting.", "model")
+        self._key_queue_texts = self._gauge("key_queue_texts", "Texts of a key waiting.", "model", "key")
+        self._key_queue_tokens = self._gauge("key_queue_tokens", "Tokens of a key waiting.", "model", "key")
+        self._key_tokens = self._counter("key_tokens", "Tokens processed for a key.", "model", "key")
         self._rejected = self._counter(
             "rejected", "Requests not admitted, or dropped at their deadline.", "model", "reason"
         )
@@ -165,7 +172,8 @@ class Metrics:
             self._duration_of(route)
             for status in (404,) if route == UNMATCHED else STATUSES_FROM_START:
                 self._requests_of(route, status)
-        for key in keys:
+        self._key_names = tuple(keys)
+        for key in self._key_names:
             self._key_requests.labels(key, 200)
         for code in error_codes:
             self._errors.labels(code)
@@ -342,6 +350,15 @@ class ModelMetrics:
         )
         self._routes: dict[str, tuple[Counter, Counter]] = {}
         self._waiting = (0, 0)  # texts and tokens, as last said
+        self._waiting_of_keys = dict.fromkeys(metrics._key_names, (0, 0))
+        self._keys = {
+            key: (
+                metrics._key_queue_texts.labels(name, key),
+                metrics._key_queue_tokens.labels(name, key),
+                metrics._key_tokens.labels(name, key),
+            )
+            for key in metrics._key_names
+        }
 
     def queue_changed(self, texts: int, tokens: int) -> None:
         """Say how many texts and tokens wait now: the whole queue, not the difference.
@@ -352,6 +369,14 @@ class ModelMetrics:
         self._waiting = (texts, tokens)
         self._queue_texts.inc(texts - old_texts)
         self._queue_tokens.inc(tokens - old_tokens)
+
+    def key_queue_changed(self, key: str, texts: int, tokens: int) -> None:
+        """Say how many texts and tokens of a key wait now."""
+        old_texts, old_tokens = self._waiting_of_keys[key]
+        self._waiting_of_keys[key] = (texts, tokens)
+        waiting_texts, waiting_tokens, _ = self._keys[key]
+        waiting_texts.inc(texts - old_texts)
+        waiting_tokens.inc(tokens - old_tokens)
 
     def batch_finished(self, num_tokens: Sequence[int], seconds: float) -> None:
         """Count a batch that ran.
@@ -402,6 +427,7 @@ class ModelMetrics:
         tokenize_seconds: float,
         queue_seconds: float,
         inference_seconds: float,
+        key: str | None = None,
     ) -> None:
         """Count what one answered request was made of.
 
@@ -414,7 +440,11 @@ class ModelMetrics:
         truncated : int
             Texts of which tokens were cut away.
         tokenize_seconds, queue_seconds, inference_seconds : float
+        key : str or None
+            The name of the API key that the caller showed.
         """
+        if key is not None:
+            self._keys[key][-1].inc(num_tokens)
         texts, tokens = self.add_route(route)
         texts.inc(num_texts)
         tokens.inc(num_tokens)

@@ -55,6 +55,7 @@ class RequestRecord:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
+        scope.setdefault("state", {})["arrived_at"] = started
         request_id = accept_request_id(Headers(scope=scope).get("x-request-id"))
         facts = RequestFacts()
         id_token, facts_token = request_id_var.set(request_id), facts_var.set(facts)

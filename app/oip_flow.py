@@ -110,7 +110,7 @@ async def infer(service: Service, request: OIPInferRequest, texts: Sequence[str]
         inputs, tokenize_seconds = await service.tokenize_texts(model, texts, plain, details=False)
         if selection is not None:
             num_tokens = [item.num_tokens for item in inputs]
-            model.batcher.check_size(len(num_tokens), sum(num_tokens))
+            model.batcher.check_size(len(num_tokens), sum(num_tokens), service.caller.key)
             check_padded(selection, num_tokens, service.limits, as_list=not wanted["attention"])
         spec = OutputSpec(
             model.embedder.info.kind == "embedding",

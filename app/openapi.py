@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from app.access import AccessRules
+from app.callers import MAX_TIMEOUT_SECONDS, TIMEOUT_HEADER
 from app.schemas.attention import HeadDistancesRequest
 from app.schemas.encode import EncodeRequest, TokenizeRequest
 from app.schemas.oip import OIPInferRequest
@@ -47,6 +48,14 @@ RETRY_AFTER_HEADER = {
 }
 
 
+TIMEOUT_PARAMETER = {
+    "name": TIMEOUT_HEADER,
+    "in": "header",
+    "description": "Seconds that the caller waits, from the arrival of the request: texts that have not begun to run "
+    "by then are dropped, and the answer is 504. The server's own limit counts where it is less.",
+    "schema": {"type": "number", "minimum": 0, "maximum": MAX_TIMEOUT_SECONDS},
+    "example": 30,
+}
 SECURITY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "An API key: `Authorization: Bearer KEY`."},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key, bare."},
@@ -130,9 +139,11 @@ def _add_security(schema: dict[str, Any], rules: AccessRules) -> None:
 
 
 def _add_headers(schema: dict[str, Any]) -> None:
-    """Name the headers of answers: every one has an id, and those that ask to come again say when."""
+    """Name the headers: a time-out, of answers an id for each, and when to come again of those that ask to."""
     for path in schema["paths"].values():
         for operation in path.values():
+            if "504" in operation["responses"]:
+                operation.setdefault("parameters", []).append(TIMEOUT_PARAMETER)
             for status, response in operation["responses"].items():
                 headers = response.setdefault("headers", {})
                 headers["X-Request-ID"] = REQUEST_ID_HEADER

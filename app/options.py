@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -21,6 +22,9 @@ PREFIX = "EYELINE_"
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """A model's name is a part of a path (``/models/{name}/...``) and a metrics label."""
+
+ORIGIN = re.compile(r"https?://([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?")
+"""Scheme, host in lower case, perhaps a port: what a browser sends, and no more."""
 
 MAX_SHOWN_CHARACTERS = 80
 """A wrong value is shown in the message up to this length: long enough for any real one."""
@@ -52,6 +56,8 @@ class Shown:
         Stands for the value: its kind or unit.
     default : str or None
         Replaces the plain default where that says nothing, as None does.
+    repeats : bool
+        Whether the flag may come several times; the variable's values are separated by commas.
     has_flag : bool
         False of a secret, which everyone on the machine could read among the arguments of the process.
     may_be_empty : bool
@@ -61,6 +67,7 @@ class Shown:
 
     metavar: str
     default: str | None = None
+    repeats: bool = False
     has_flag: bool = True
     may_be_empty: bool = True
 
@@ -83,7 +90,7 @@ class Settings(BaseSettings):
     ] = Path("weights")
     model: Annotated[
         tuple[ModelSpec, ...],
-        Shown("[NAME=]FOLDER", "eyeline-base"),
+        Shown("[NAME=]FOLDER", "eyeline-base", repeats=True),
         Field(
             description="Model to serve: a folder, a bare name under the weights folder, or name=folder; the name is "
             "the folder's last part unless given. Repeat the flag, or separate by commas in the variable, to serve "
@@ -255,15 +262,27 @@ class Settings(BaseSettings):
             "time-outs. Not under --batch-tokens.",
         ),
     ] = None
+    max_key_share: Annotated[
+        float,
+        Shown("SHARE"),
+        Field(
+            gt=0,
+            le=1,
+            allow_inf_nan=False,
+            description="How much of --max-queue-texts and of --max-queue-tokens one API key may fill, from 0 to 1; "
+            "more is answered with 429, one request that is more with 413. Too small refuses bursts though the server "
+            "is idle; 1 lets one key keep all others out.",
+        ),
+    ] = 1.0
     request_timeout_seconds: Annotated[
         float | None,
         Shown("SECONDS", "off"),
         Field(
             gt=0,
             allow_inf_nan=False,
-            description="Longest a request may take before it is answered with 504 and its waiting texts are dropped. "
-            "Too small fails requests under load; too large, or off, works for callers who gave up without closing "
-            "their connection.",
+            description="Longest a request may take before it is answered with 504 and its waiting texts are dropped; "
+            "a caller asks for less with the header X-Request-Timeout. Too small fails requests under load; too large, "
+            "or off, works for callers who gave up without closing their connection.",
         ),
     ] = None
     hang_seconds: Annotated[
@@ -390,6 +409,28 @@ class Settings(BaseSettings):
         Shown("FILE", "none", may_be_empty=False),
         Field(description="File that holds the admin key instead, in the form of --api-keys-file."),
     ] = None
+    tls_certificate: Annotated[
+        Path | None,
+        Shown("FILE", "none: plain HTTP"),
+        Field(
+            description="Certificate in PEM form, with the chain behind it: serve HTTPS. Read when the server starts, "
+            "so a new one needs a restart. Together with --tls-key."
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        Shown("FILE", "none"),
+        Field(description="Private key of the certificate, in PEM form and without a password."),
+    ] = None
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Shown("ORIGIN", "none: pages of this server alone", repeats=True),
+        Field(
+            description="Origin, such as https://app.example.com, whose pages may ask this server from a browser; "
+            "repeat the flag, or separate by commas in the variable. A server on somebody's own machine is then open "
+            "to such a page when they visit it."
+        ),
+    ] = ()
     metrics_without_key: Annotated[
         bool,
         Field(
@@ -464,14 +505,27 @@ class Settings(BaseSettings):
         """Return the keys that open ``/admin``, of which there may be none; raises ``KeysError`` likewise."""
         return _keys(self.admin_key, self.admin_key_file)
 
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _read_origins(cls, value: object) -> tuple[str, ...]:
+        """Take origins as browsers spell them; a star would be every page of the web."""
+        entries = [value] if isinstance(value, str) else list(cast(Sequence[object], value))
+        origins = [str(entry).strip() for entry in entries]
+        for origin in origins:
+            if not ORIGIN.fullmatch(origin):
+                raise ValueError(f"must be origins such as https://app.example.com:8443, not {shorten(origin)}")
+        return tuple(dict.fromkeys(origins))
+
     @model_validator(mode="after")
-    def _check_keys_together(self) -> Self:
-        """Refuse two sources of the same keys, and one key for two doors."""
+    def _check_doors(self) -> Self:
+        """Refuse two sources of the same keys, one key for two doors, and half of what TLS needs."""
         for value, file in (("api_keys", "api_keys_file"), ("admin_key", "admin_key_file")):
             if getattr(self, value) is not None and getattr(self, file) is not None:
                 raise ValueError(f"{variable_of(value)} and {label_of(file)} must not be given together.")
         if {key for _, key in self.read_api_keys()} & {key for _, key in self.read_admin_keys()}:
             raise ValueError("the admin key must be another than the API keys, or it would open what they open.")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError(f"{label_of('tls_certificate')} and {label_of('tls_key')} must be given together.")
         return self
 
     @model_validator(mode="after")

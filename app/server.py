@@ -11,9 +11,11 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
@@ -111,6 +113,37 @@ def check_address(host: str, port: int) -> None:
         probe.bind(address)
 
 
+class TLSError(Exception):
+    """A certificate or key that cannot be served with; one sentence, which holds nothing of the key."""
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Load a certificate and its key, with Python's own choice of versions (from 1.2 on) and ciphers.
+
+    Raises
+    ------
+    TLSError
+        If a file cannot be read or is not PEM, the key has a password, or the two do not belong together.
+    """
+    for file in (certificate, key):
+        try:
+            with file.open("rb"):
+                pass
+        except OSError as error:
+            raise TLSError(f"{file} cannot be read: {error.strerror}") from None
+
+    def password() -> str:
+        raise TLSError(f"{key} has a password, and there is nobody to ask for it")
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key, password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or "not in PEM form"
+        raise TLSError(f"{certificate} and {key} cannot be served with: {reason}") from None
+    return context
+
+
 def serve(
     app: FastAPI,
     *,
@@ -118,6 +151,7 @@ def serve(
     port: int,
     drain_delay_seconds: float,
     shutdown_grace_seconds: float,
+    tls: ssl.SSLContext | None = None,
 ) -> int:
     """Serve until a signal comes.
 
@@ -139,6 +173,7 @@ def serve(
         server_header=False,
         lifespan="on",
         timeout_graceful_shutdown=max(1, round(shutdown_grace_seconds)),
+        ssl_context_factory=None if tls is None else lambda *_: tls,
     )
     server = Server(config, state, drain_delay_seconds)
     sys.setswitchinterval(GIL_SECONDS)

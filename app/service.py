@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from app.batcher import Batcher, QueueLimits
+from app.callers import ANYONE, Caller
 from app.errors import (
     InvalidRequestError,
     TooManyTextsError,
@@ -128,6 +129,13 @@ class Service:
         self.timeout_seconds = timeout_seconds
         self._long_turn = asyncio.Lock()
         self._clock = clock
+        self.caller = ANYONE
+
+    def for_caller(self, caller: Caller) -> Service:
+        """Return this service as it serves one caller: their deadline, and their share of the queue."""
+        other = copy.copy(self)
+        other.caller = caller
+        return other
 
     def with_models(self, models: Sequence[ServedModel]) -> Service:
         """Return a service with these models, which shares everything else with this one.
@@ -166,7 +174,7 @@ class Service:
         inputs, tokenize_seconds = await self.tokenize_texts(model, texts, request, details=selection is not None)
         if selection is not None and request.attention is not None:
             # first, as no way out of too much attention makes it fit the queue
-            model.batcher.check_size(len(inputs), sum(item.num_tokens for item in inputs))
+            model.batcher.check_size(len(inputs), sum(item.num_tokens for item in inputs), self.caller.key)
             as_list = request.attention.encoding == "list" and not binary
             check_attention(selection, {index: inputs[index] for index in sorted(asked)}, self.limits, as_list=as_list)
         specs = [
@@ -269,7 +277,7 @@ class Service:
             max(row.queue_seconds for row in rows),
             max(row.inference_seconds for row in rows),
         )
-        record(model, inputs, timings, route)
+        record(model, inputs, timings, route, self.caller.key)
         values = sum(
             spec.attention.num_values(item.num_tokens)
             for item, spec in zip(inputs, specs, strict=True)
@@ -284,7 +292,7 @@ class Service:
     ) -> list[Row]:
         """Wait for the rows in the model's queue, and note when the request waited and when it ran."""
         submitted = self._clock()
-        rows = await model.batcher.submit(inputs, specs, deadline)
+        rows = await model.batcher.submit(inputs, specs, deadline, self.caller.key)
         first_run = submitted + min(row.queue_seconds for row in rows)
         last_run = submitted + max(row.queue_seconds + row.inference_seconds for row in rows)
         note_stage("queue", submitted, first_run)
@@ -292,8 +300,15 @@ class Service:
         return rows
 
     def deadline(self) -> float | None:
-        """Return the reading of the clock after which a request that comes now is given up; None without a limit."""
-        return None if self.timeout_seconds is None else self._clock() + self.timeout_seconds
+        """Return the reading of the clock after which the caller's request is given up; None without a limit.
+
+        The caller's own limit or the server's, whichever is less, from when the request arrived.
+        """
+        limits = [limit for limit in (self.timeout_seconds, self.caller.timeout_seconds) if limit is not None]
+        if not limits:
+            return None
+        arrived_at = self.caller.arrived_at
+        return (self._clock() if arrived_at is None else arrived_at) + min(limits)
 
     def check_texts(self, texts: Sequence[Text | TokenIds]) -> None:
         """Refuse too many texts, and texts of too many characters, before any work is done on them."""
@@ -322,8 +337,10 @@ def stack(rows: Sequence[Row]) -> FloatArray:
     return np.stack(found) if found else np.empty((len(rows), 0), dtype=np.float32)
 
 
-def record(model: ServedModel, inputs: Sequence[EncodeInput], timings: Timings, route: str) -> None:
-    """Record once what a request was made of."""
+def record(
+    model: ServedModel, inputs: Sequence[EncodeInput], timings: Timings, route: str, key: str | None = None
+) -> None:
+    """Record once what a request was made of, and with which key."""
     num_tokens = sum(item.num_tokens for item in inputs)
     truncated = sum(item.is_truncated for item in inputs)
     model.metrics.record_request(
@@ -334,6 +351,7 @@ def record(model: ServedModel, inputs: Sequence[EncodeInput], timings: Timings, 
         tokenize_seconds=timings.tokenize,
         queue_seconds=timings.queue,
         inference_seconds=timings.inference,
+        key=key,
     )
     facts = facts_var.get()
     if facts is not None:

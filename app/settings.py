@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         text = f"{info.description} [default: {_default(info)}; variable: {variable_of(name)}]".replace("%", "%%")
         if info.annotation is bool:
             parser.add_argument(flag_of(name), action=argparse.BooleanOptionalAction, default=None, help=text)
-        elif name == "model":
+        elif any(part.repeats for part in _shown_parts(info)):
             parser.add_argument(flag_of(name), action="append", metavar=_metavar(info), help=text)
         else:
             parser.add_argument(flag_of(name), metavar=_metavar(info), help=text)
@@ -103,7 +103,8 @@ def from_arguments(namespace: argparse.Namespace, environ: Mapping[str, str]) ->
         if text := environ.get(variable, "").strip():
             if name == "port":
                 _refuse_kubernetes_port(text)
-            values[name] = text.split(",") if name == "model" else text
+            repeats = any(part.repeats for part in _shown_parts(Settings.model_fields[name]))
+            values[name] = text.split(",") if repeats else text
             origins[name] = variable
     try:
         return Settings(**values)

@@ -10,6 +10,7 @@ from typing import Literal, cast
 
 from fastapi import Request
 
+from app.callers import caller_of
 from app.errors import NotReadyError
 from app.metrics import Metrics
 from app.reload import Reloader
@@ -122,17 +123,19 @@ def state_of(request: Request) -> ServerState:
 
 
 def service_of(request: Request) -> Service:
-    """Return the service.
+    """Return the service, as it serves whoever sends ``request``.
 
     Raises
     ------
     NotReadyError
         If the models are not loaded.
+    InvalidRequestError
+        If the caller's time-out is none.
     """
     service = state_of(request).service
     if service is None:
         raise NotReadyError("the model is being loaded", retry_after_seconds=1)
-    return service
+    return service.for_caller(caller_of(request))
 
 
 def reloader_of(request: Request) -> Reloader:

@@ -110,6 +110,7 @@ class RecordingObserver:
 
     def __init__(self) -> None:
         self.queue: list[tuple[int, int]] = []
+        self.keys: dict[str, tuple[int, int]] = {}
         self.batches: list[tuple[list[int], float]] = []
         self.rejections: list[str] = []
         self.num_cancelled = 0
@@ -120,6 +121,9 @@ class RecordingObserver:
 
     def queue_changed(self, texts: int, tokens: int) -> None:
         self.queue.append((texts, tokens))
+
+    def key_queue_changed(self, key: str, texts: int, tokens: int) -> None:
+        self.keys[key] = (texts, tokens)
 
     def batch_finished(self, num_tokens: Sequence[int], seconds: float) -> None:
         self.batches.append((list(num_tokens), seconds))

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import Response
 from fastapi.routing import APIRoute
@@ -291,12 +290,43 @@ def test_the_key_is_found_in_its_headers() -> None:
     assert shown_key(Headers({"api-key": "a", "x-api-key": "b"})) == "b"
 
 
-async def test_another_client_is_told_by_httpx(locked: Served) -> None:
-    """A client that knows HTTP alone can answer the challenge."""
-    response = await locked.client.get("/info")
-    assert response.status_code == 401
-    response = await locked.client.get(
-        "/info", headers={"Authorization": response.headers["www-authenticate"] + f" {KEY}"}
-    )
-    assert isinstance(response, httpx.Response)
-    assert response.status_code == 200
+ORIGIN = "https://app.example.com"
+
+
+async def test_pages_of_other_origins_may_not_ask(server: Served) -> None:
+    """By default no header lets a browser hand an answer to a page of another origin, nor asks for its permission."""
+    response = await server.client.get("/health", headers={"Origin": ORIGIN})
+    preflight = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST"}
+    asked = await server.client.options("/encode", headers=preflight)
+    assert asked.status_code == 405
+    assert not any(name.startswith("access-control") for name in (*response.headers, *asked.headers))
+
+
+async def test_pages_of_named_origins_may_ask(serve: Serve) -> None:
+    """A browser learns without a key what it may send, and its page can read an answer, a refusal included; cookies are
+    never meant, and another origin is told nothing.
+    """
+    async with serve(api_keys=KEYS, cors_origins=(ORIGIN,)) as server:
+        preflight = {
+            "Origin": ORIGIN,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization,content-type,x-request-timeout",
+        }
+        asked = await server.client.options("/encode", headers=preflight)
+        assert asked.status_code == 200
+        assert asked.headers["access-control-allow-origin"] == ORIGIN
+        assert "POST" in asked.headers["access-control-allow-methods"]
+        assert "DELETE" not in asked.headers["access-control-allow-methods"]
+        for headers, status in ((bearer(KEY), 200), ({}, 401)):
+            response = await server.post("/encode", {"texts": "a"}, Origin=ORIGIN, **headers)
+            assert response.status_code == status
+            assert response.headers["access-control-allow-origin"] == ORIGIN
+            assert "X-Request-ID" in response.headers["access-control-expose-headers"]
+            assert "access-control-allow-credentials" not in response.headers
+            assert response.headers["vary"] == "Origin"
+        for other in ("https://evil.example.com", "https://app.example.com.evil.com", "http://app.example.com", "null"):
+            refused = await server.client.options("/encode", headers=preflight | {"Origin": other})
+            assert refused.status_code == 400
+            assert "access-control-allow-origin" not in refused.headers
+            response = await server.post("/encode", {"texts": "a"}, Origin=other, **bearer(KEY))
+            assert "access-control-allow-origin" not in response.headers

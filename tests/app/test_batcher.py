@@ -18,6 +18,7 @@ from app.batcher import RATE_WEIGHT, Batcher, QueueLimits
 from app.errors import (
     DeadlineExceededError,
     InferenceError,
+    KeyQueueFullError,
     NonFiniteError,
     NotReadyError,
     OutOfMemoryError,
@@ -66,10 +67,14 @@ class Bench:
         )
 
     async def call(
-        self, *texts: EncodeInput, spec: OutputSpec = PLAIN, deadline: float | None = None
+        self,
+        *texts: EncodeInput,
+        spec: OutputSpec = PLAIN,
+        deadline: float | None = None,
+        key: str | None = None,
     ) -> asyncio.Task[list[Row]]:
         """Send a request and return when it is in the queue, or refused."""
-        task = asyncio.create_task(self.batcher.submit(texts, [spec] * len(texts), deadline))
+        task = asyncio.create_task(self.batcher.submit(texts, [spec] * len(texts), deadline, key))
         await settle()
         return task
 
@@ -244,6 +249,58 @@ async def test_a_request_enters_whole_or_not_at_all() -> None:
     assert marks(await within(waiting)) == [0, 1, 2]
 
 
+async def test_one_key_cannot_fill_the_queue() -> None:
+    """A key that has its share waiting is refused, while another, and whoever shows none, still gets in; what it has
+    waiting falls as texts run, and as their callers leave.
+    """
+    shared = QueueLimits(100, 1_000, max_queue_texts=8, max_queue_tokens=100, max_key_share=0.5)
+    bench = Bench(limits=shared)
+    await bench.occupy()
+    waiting = [await bench.call(*[make_input(2)] * 3, key="a"), await bench.call(make_input(2), key="a")]
+    refused = await bench.call(make_input(2), key="a")
+    with pytest.raises(KeyQueueFullError, match="4 of at most 4 texts of your key") as caught:
+        await within(refused)
+    assert (caught.value.limit, caught.value.actual) == (4, 5)
+    assert caught.value.retry_after_seconds == pytest.approx(0.8)
+    assert bench.observer.rejections == ["key_queue_full"]
+    assert bench.observer.keys == {"a": (4, 8)}
+    others = [await bench.call(make_input(2), key="b"), await bench.call(make_input(2))]
+    waiting.pop().cancel()
+    await settle()
+    assert bench.observer.keys == {"a": (3, 6), "b": (1, 2)}
+    again = await bench.call(make_input(2), key="a")
+    bench.runner.open()
+    await within(asyncio.gather(*waiting, *others, again))
+    assert bench.observer.keys == {"a": (0, 0), "b": (0, 0)}
+
+
+@pytest.mark.parametrize(("num_texts", "num_tokens", "unit"), [(5, 1, "texts"), (2, 30, "tokens")])
+async def test_a_request_over_its_key_s_share_is_no_429(num_texts: int, num_tokens: int, unit: str) -> None:
+    """No waiting makes it fit, so it is told at once, and before what else it costs is looked at."""
+    bench = Bench(limits=QueueLimits(100, 1_000, max_queue_texts=8, max_queue_tokens=100, max_key_share=0.5))
+    texts = [make_input(num_tokens)] * num_texts
+    refused = await bench.call(*texts, key="a")
+    with pytest.raises(RequestTooLargeError, match=f"with your key may hold .* {unit}"):
+        await within(refused)
+    with pytest.raises(RequestTooLargeError):
+        bench.batcher.check_size(num_texts, num_texts * num_tokens, "a")
+    bench.batcher.check_size(num_texts, num_texts * num_tokens)
+    bench.runner.open()
+    await within(await bench.call(*texts))
+
+
+async def test_a_deadline_that_has_passed_is_not_admitted() -> None:
+    """Nobody waits for the running batch to be told that it is too late."""
+    bench = Bench()
+    await bench.occupy()
+    late = await bench.call(make_input(1), deadline=bench.clock())
+    with pytest.raises(DeadlineExceededError):
+        await within(late)
+    assert bench.batcher.queue_texts == 0
+    assert bench.observer.rejections == ["deadline_exceeded"]
+    bench.runner.open()
+
+
 @pytest.mark.parametrize("sizes", [[1] * 6, [2] * 3, [3, 3], [5, 1]])
 async def test_singles_and_batches_count_alike(sizes: list[int]) -> None:
     """The limit counts texts, however they are spread over requests.
@@ -392,8 +449,9 @@ async def test_nothing_runs_for_nobody() -> None:
     """When the only caller has left by the time the batch is cut, the model is not called, and later callers are."""
     bench = Bench()
     bench.runner.open()
-    gone = asyncio.create_task(bench.batcher.submit([make_input(5, mark=1)], [PLAIN], bench.clock()))
+    gone = asyncio.create_task(bench.batcher.submit([make_input(5, mark=1)], [PLAIN], bench.clock() + 1))
     asyncio.get_running_loop().call_soon(gone.cancel)
+    asyncio.get_running_loop().call_soon(bench.clock.advance, 1)
     await settle()
     assert gone.cancelled()
     assert bench.runner.batches == []

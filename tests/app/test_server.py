@@ -6,8 +6,11 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
@@ -17,7 +20,15 @@ from fastapi import FastAPI
 
 from app.metrics import Metrics
 from app.reload import Reloader
-from app.server import RELOAD_SIGNAL, STOP_SIGNALS, Server, check_address, serve
+from app.server import (
+    RELOAD_SIGNAL,
+    STOP_SIGNALS,
+    Server,
+    TLSError,
+    check_address,
+    serve,
+    tls_context,
+)
 from app.state import ServerState
 from tests.app.conftest import until
 
@@ -206,3 +217,94 @@ def test_a_server_that_gives_up_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> 
     assert run(app) == 0
     with pytest.raises(_EndedError, match="1"):
         app.state.server.give_up()
+
+
+def make_certificate(folder: Path, *options: str) -> tuple[Path, Path]:
+    """Make a key and a certificate of this machine, signed by itself."""
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", *(options or ["-nodes"])]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", "req", "-x509", *kind, *subject, *files], check=True, capture_output=True)
+    return certificate, key
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
+    """Let a server and a client agree, in memory; returns the client's side."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    serving = server.wrap_bio(to_server, to_client, server_side=True)
+    asking = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    pending = [asking, serving]
+    for _ in range(10):
+        for side in list(pending):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            pending.remove(side)
+    assert pending == []
+    return asking
+
+
+def test_a_certificate_is_served_with(tmp_path: Path) -> None:
+    """A client that trusts it agrees on TLS 1.3, or on 1.2 with a cipher that is not broken; none does on 1.1."""
+    server = tls_context(*make_certificate(tmp_path))
+    client = ssl.create_default_context(cafile=tmp_path / "certificate.pem")
+    assert shake_hands(server, client).version() == "TLSv1.3"
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    old = shake_hands(server, client)
+    cipher = old.cipher()
+    assert old.version() == "TLSv1.2"
+    assert cipher is not None
+    assert cipher[0].startswith("ECDHE-")
+    assert cipher[0].endswith(("GCM-SHA384", "GCM-SHA256", "POLY1305"))
+    assert server.minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+def test_what_cannot_be_served_with_is_said(tmp_path: Path) -> None:
+    """One sentence that names the file, before anything is loaded, and without a question on the terminal."""
+    certificate, key = make_certificate(tmp_path)
+    (tmp_path / "other").mkdir()
+    _, other = make_certificate(tmp_path / "other")
+    (tmp_path / "locked").mkdir()
+    locked = make_certificate(tmp_path / "locked", "-passout", "pass:secret77")
+    (tmp_path / "text").write_text("no certificate")
+    for files, complaint in (
+        ((tmp_path / "none", key), "none cannot be read: No such file"),
+        ((certificate, tmp_path), "cannot be read: Is a directory"),
+        ((certificate, other), "KEY_VALUES_MISMATCH"),
+        ((tmp_path / "text", key), "cannot be served with"),
+        ((certificate, tmp_path / "text"), "cannot be served with"),
+        (locked, "has a password"),
+    ):
+        with pytest.raises(TLSError, match=complaint) as caught:
+            tls_context(*files)
+        assert "secret77" not in str(caught.value)
+
+
+def test_with_a_certificate_it_speaks_tls(tmp_path: Path) -> None:
+    """The port that is opened answers in TLS."""
+    spoken: list[str | None] = []
+    certificate, key = make_certificate(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    async def ask() -> None:
+        context = ssl.create_default_context(cafile=certificate)
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0)
+                continue
+            writer.write(b"GET /none HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            spoken.append((await reader.readline()).decode())
+            writer.close()
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+
+    tasks: list[asyncio.Task[None]] = []
+    app = make_app(lambda: tasks.append(asyncio.get_running_loop().create_task(ask())))
+    tls = tls_context(certificate, key)
+    assert serve(app, host="127.0.0.1", port=port, drain_delay_seconds=0, shutdown_grace_seconds=1, tls=tls) == 0
+    assert spoken == ["HTTP/1.1 404 Not Found\r\n"]

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from app.callers import Caller
 from app.errors import (
     AttentionTooLargeError,
     DeadlineExceededError,
@@ -169,6 +170,33 @@ async def test_the_cap_depends_on_the_form(serve: Serve) -> None:
         await ask("all", "list", binary=True)
         with pytest.raises(AttentionTooLargeError):
             await ask("all", "list", binary=False)
+
+
+@pytest.mark.parametrize(
+    ("setting", "header", "arrived_at", "expected"),
+    [
+        (None, None, 3.0, None),
+        (5.0, None, None, 15.0),
+        (5.0, None, 3.0, 8.0),
+        (5.0, 2.0, 3.0, 5.0),
+        (5.0, 9.0, 3.0, 8.0),
+        (None, 2.0, 3.0, 5.0),
+        (None, 0.0, 3.0, 3.0),
+    ],
+)
+async def test_the_smaller_time_out_counts_from_the_arrival(
+    server: Served, setting: float | None, header: float | None, arrived_at: float | None, expected: float | None
+) -> None:
+    """Of the setting and the caller's own; of another caller it is another, of the same service."""
+    clock = FakeClock()
+    clock.advance(10.0 - clock())
+    model = service_of(server).find_model(None)
+    service = Service([model], Limits(10, 1_000, 1_000, 1_000, 1_000), timeout_seconds=setting, clock=clock)
+    bound = service.for_caller(Caller("a", arrived_at, header))
+    assert bound.deadline() == expected
+    assert bound.caller.key == "a"
+    assert service.caller.key is None
+    assert bound.models is service.models
 
 
 async def test_the_deadline_counts_from_the_request(server: Served) -> None:

@@ -18,6 +18,7 @@ from app.settings import (
 
 NAMES = list(Settings.model_fields)
 SECRETS = ("api_keys", "admin_key")
+HALVES = ("tls_certificate", "tls_key")
 GUARDS = (*SECRETS, "api_keys_file", "admin_key_file")
 KEY = "a-key-of-these-tests"
 KUBERNETES_ENVIRONMENT = {
@@ -77,6 +78,7 @@ def test_defaults() -> None:
         "max_token_values": 4_000_000,
         "max_queue_texts": 16_384,
         "max_queue_tokens": None,
+        "max_key_share": 1.0,
         "request_timeout_seconds": None,
         "hang_seconds": 60.0,
         "shutdown_grace_seconds": 30.0,
@@ -92,6 +94,9 @@ def test_defaults() -> None:
         "api_keys_file": None,
         "admin_key": None,
         "admin_key_file": None,
+        "tls_certificate": None,
+        "tls_key": None,
+        "cors_origins": (),
         "metrics_without_key": False,
     }
 
@@ -125,6 +130,8 @@ def test_every_field_has_its_flag_and_variable(name: str, tmp_path: Path) -> Non
         "otlp_endpoint": "http://collector:4318",
         "api_keys": KEY,
         "admin_key": KEY,
+        "max_key_share": "0.5",
+        "cors_origins": "https://app.example.com",
         "api_keys_file": str(keys),
         "admin_key_file": str(keys),
     }
@@ -135,6 +142,11 @@ def test_every_field_has_its_flag_and_variable(name: str, tmp_path: Path) -> Non
         literal = get_origin(info.annotation) is Literal
         text = samples.get(name) or (get_args(info.annotation)[-1] if literal else "2048")
         argv = ["--" + name.replace("_", "-"), text]
+    if name in HALVES:
+        assert "must be given together" in refusal(*argv)
+        argv += ["--tls-certificate", "c", "--tls-key", "k"]
+        assert getattr(load_settings(argv, {}), name) == Path("c" if name == "tls_certificate" else "k")
+        return
     if name in SECRETS:
         assert "unrecognized arguments" in refusal(*argv).lower()
         assert getattr(load_settings([], {"EYELINE_" + name.upper(): text}), name).get_secret_value() == text
@@ -184,6 +196,33 @@ def test_a_key_is_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     said += f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()} {settings_table()}"
     assert KEY not in said
     assert [key for _, key in settings.read_api_keys()] == [KEY]
+
+
+def test_origins_are_written_as_browsers_send_them() -> None:
+    """Several flags, or commas in the variable; each once."""
+    origins = ("https://app.example.com", "http://localhost:3000", "http://[::1]:8080", "https://10.0.0.1")
+    flags = [part for origin in (*origins, origins[0]) for part in ("--cors-origins", origin)]
+    assert load_settings(flags, {}).cors_origins == origins
+    assert load_settings([], {"EYELINE_CORS_ORIGINS": " , ".join(origins)}).cors_origins == origins
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "*",
+        "null",
+        "https://*.example.com",
+        "https://a.b/",
+        "a.b",
+        "https://A.b",
+        "ftp://a.b",
+        "https://a:b@c",
+        "https://a:0",
+    ],
+)
+def test_what_is_no_origin_is_refused(text: str) -> None:
+    """Above all the star, which would open the server to every page of the web."""
+    assert refusal("--cors-origins", text).startswith("--cors-origins must be origins such as")
 
 
 def test_keys_have_one_source_and_one_door(tmp_path: Path) -> None:
@@ -279,6 +318,9 @@ def test_unusable_models_are_refused(text: str) -> None:
         ("max-attention-values-computed", "0", "1"),
         ("max-queue-texts", "0", "1"),
         ("max-queue-tokens", "0", "1"),
+        ("max-key-share", "0", "greater than 0"),
+        ("max-key-share", "1.1", "1"),
+        ("max-key-share", "nan", "finite"),
         ("request-timeout-seconds", "0", "greater than 0"),
         ("request-timeout-seconds", "inf", "finite"),
         ("shutdown-grace-seconds", "-1", "0"),

@@ -693,6 +693,8 @@ COVERED_ELSEWHERE = {
     "answer_too_large": "tests/app/routes/test_tei.py",
     "explanation_not_supported": "tests/app/routes/test_explain.py",
     "wrong_model_kind": "tests/app/routes/test_kinds.py",
+    "unauthorized": "tests/app/test_access.py",
+    "key_queue_full": "tests/app/test_batcher.py",
 }
 
 
