@@ -108,7 +108,7 @@ def test_every_error_in_every_shape(error_class: type[Exception]) -> None:
     assert isinstance(theirs, dict)
     assert list(theirs) == ["message", "type", "param", "code"]
     assert (theirs["message"], theirs["param"]) == ("a sentence", "input[3]")
-    assert openai_status(described) in {400, 401, 404, 406, 413, 415, 429, 500, 501, 503, 504}
+    assert openai_status(described) in {400, 401, 404, 406, 409, 413, 415, 429, 500, 501, 503, 504}
     kinds = {True: "server_error", False: "invalid_request_error"}
     expected = "rate_limit_error" if described.status == 429 else kinds[described.status >= 500]
     assert theirs["type"] == expected
