@@ -17,17 +17,13 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from app.keys import NamedKey, parse_keys, read_keys_file
-
-PREFIX = "EYELINE_"
+from app.option_names import PREFIX, Shown, label_of, shorten, variable_of
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """A model's name is a part of a path (``/models/{name}/...``) and a metrics label."""
 
 ORIGIN = re.compile(r"https?://([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?")
 """Scheme, host in lower case, perhaps a port: what a browser sends, and no more."""
-
-MAX_SHOWN_CHARACTERS = 80
-"""A wrong value is shown in the message up to this length: long enough for any real one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,32 +40,6 @@ class ModelSpec:
 
     name: str
     folder: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """How a field appears in ``--help`` and in the table.
-
-    Attributes
-    ----------
-    metavar : str
-        Stands for the value: its kind or unit.
-    default : str or None
-        Replaces the plain default where that says nothing, as None does.
-    repeats : bool
-        Whether the flag may come several times; the variable's values are separated by commas.
-    has_flag : bool
-        False of a secret, which everyone on the machine could read among the arguments of the process.
-    may_be_empty : bool
-        Whether an empty variable is as good as none. Not of what guards the server: a secret that did not arrive would
-        leave it open.
-    """
-
-    metavar: str
-    default: str | None = None
-    repeats: bool = False
-    has_flag: bool = True
-    may_be_empty: bool = True
 
 
 class Settings(BaseSettings):
@@ -585,24 +555,3 @@ def _model_spec(entry: object, weights_dir: Path) -> ModelSpec:
             f"not {shorten(name)}"
         )
     return ModelSpec(name, folder)
-
-
-def shorten(text: str, *, quote: bool = True) -> str:
-    """Shorten ``text`` for a message, on one line."""
-    short = text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "..."
-    return repr(short) if quote else repr(short)[1:-1]
-
-
-def flag_of(name: str) -> str:
-    """Return the flag of a field."""
-    return "--" + name.replace("_", "-")
-
-
-def variable_of(name: str) -> str:
-    """Return the environment variable of a field."""
-    return PREFIX + name.upper()
-
-
-def label_of(name: str) -> str:
-    """Return both names of a field, for a message about it."""
-    return f"{flag_of(name)} ({variable_of(name)})"

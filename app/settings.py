@@ -15,7 +15,8 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from app.options import PREFIX, ModelSpec, Settings, Shown, flag_of, shorten, variable_of
+from app.option_names import PREFIX, Shown, flag_of, shorten, variable_of
+from app.options import ModelSpec, Settings
 
 __all__ = [
     "ModelSpec",

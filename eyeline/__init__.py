@@ -8,6 +8,7 @@ from eyeline.attention_records import HeadDistances, TextAttention
 from eyeline.client import Client
 from eyeline.errors import (
     AnswerError,
+    ConflictError,
     DeadlineExceededError,
     EyelineError,
     InferenceFailedError,
@@ -31,6 +32,7 @@ __all__ = [
     "AsyncClient",
     "ChunkedText",
     "Client",
+    "ConflictError",
     "DeadlineExceededError",
     "Encoded",
     "Explanation",

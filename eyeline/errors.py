@@ -8,6 +8,7 @@
     │   │   ├── InvalidRequestError      400, 405, 406, 415, 422  the request as it is sent
     │   │   ├── UnauthorizedError        401  no API key, or one that the server does not know
     │   │   ├── NotFoundError            404  no such model, or no Eyeline at this address
+    │   │   ├── ConflictError            409  a reload that cannot be, which only an operator asks for
     │   │   ├── TooLargeError            413  a text, a request, or the answer to it
     │   │   ├── OverloadedError          429  still no room when the deadline came
     │   │   ├── InferenceFailedError     500  the server's fault
@@ -93,6 +94,10 @@ class NotFoundError(AnswerError):
     """No such model is served, or there is no Eyeline at this address."""
 
 
+class ConflictError(AnswerError):
+    """A reload that cannot be; no method of a client asks for one."""
+
+
 class TooLargeError(AnswerError):
     """A text, a request or the answer to it is over a limit; ``limit`` and ``actual`` say which."""
 
@@ -139,6 +144,7 @@ BY_STATUS: Mapping[int, type[AnswerError]] = {
     404: NotFoundError,
     405: InvalidRequestError,
     406: InvalidRequestError,
+    409: ConflictError,
     413: TooLargeError,
     415: InvalidRequestError,
     422: InvalidRequestError,
