@@ -16,7 +16,8 @@ from app.naming import naming
 from app.schemas.chunks import ChunkOptions
 from app.schemas.encode import EncodeRequest
 from app.service import ServedModel, Service, Timings
-from model.chunks import ChunkedText, Chunking, check_chunking, chunk_text
+from model.chunking import Chunking, check_chunking
+from model.chunks import ChunkedText, chunk_text
 from model.contract import FloatArray, OutputSpec
 from model.errors import TooManyChunksError
 from model.output_dtype import check_output_dtype

@@ -18,40 +18,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from model.chunking import Chunking
 from model.contract import EncodeInput
 from model.errors import ChunkingError, TextTooLongError, TooManyChunksError
-from model.pooling import PoolingMode
 from model.sentences import sentences
 from model.tokenizer import Tokenizer
 
-ChunkUnit = Literal["token", "sentence"]
-ChunkMode = Literal["separate", "late"]
-
 CONTEXT_SHARE = 0.25
 """Of a window, at least, stands before the first chunk that is pooled in it."""
-
-LATE_POOLING: frozenset[PoolingMode] = frozenset({"mean", "max"})
-"""What is made of all tokens of a chunk. The first or last one of a stretch in the middle stands for nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunking:
-    """How texts are cut.
-
-    Attributes
-    ----------
-    unit : "token" or "sentence"
-    size, overlap : int
-        Units of a chunk, and how many of them the next chunk begins with; 0 <= overlap < size.
-    mode : "separate" or "late"
-    """
-
-    unit: ChunkUnit
-    size: int
-    overlap: int = 0
-    mode: ChunkMode = "separate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,29 +72,6 @@ class ChunkedText:
     num_tokens_total: int
 
 
-def check_chunking(chunking: Chunking, pooling: PoolingMode) -> None:
-    """Refuse what has no meaning.
-
-    Raises
-    ------
-    ChunkingError
-        If chunks would overlap in all of their units, or the model pools so that late chunks have no embedding.
-    """
-    if chunking.overlap >= chunking.size:
-        raise ChunkingError(
-            f"the overlap of chunks must be less than their size of {chunking.size}, not {chunking.overlap}",
-            param="chunks.overlap",
-            limit=chunking.size - 1,
-            actual=chunking.overlap,
-        )
-    if chunking.mode == "late" and pooling not in LATE_POOLING:
-        raise ChunkingError(
-            f"this model pools by {pooling}, which late chunking has no use for: it needs the mean or the maximum of a "
-            "chunk's tokens; use mode separate",
-            param="chunks.mode",
-        )
-
-
 def chunk_text(
     text: str,
     tokenizer: Tokenizer,
@@ -137,7 +89,7 @@ def chunk_text(
     text : str
     tokenizer : Tokenizer
     chunking : Chunking
-        One that :func:`check_chunking` takes.
+        One that :func:`~model.chunking.check_chunking` takes.
     prompt : str
         Put before each chunk, or each window.
     truncate : bool

@@ -23,9 +23,6 @@ from app.bulk.window import BulkLimits, WindowEncoder
 from model.embedder import Embedder
 from model.errors import OutputDtypeError
 
-WINDOW_CHARACTERS = 1_000_000
-"""A window of long texts ends earlier than one of short texts: its tokens take some 50 MB."""
-
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -40,6 +37,8 @@ class Report:
     dimensions : int
     seconds : float
         Of this run, without loading the model.
+    num_texts : int or None
+        That are in chunks, each of which is a row; None where a row is a text.
     """
 
     num_rows: int
@@ -49,16 +48,18 @@ class Report:
     num_encoded: int
     dimensions: int
     seconds: float
+    num_texts: int | None = None
 
     def sentence(self, name: str) -> str:
         """Say it in one line."""
         speed = (
             f"{self.num_encoded} of them now, in {self.seconds:.1f} s ({self.num_encoded / self.seconds:.0f} a second)"
         )
+        rows = "texts" if self.num_texts is None else f"chunks of {self.num_texts} texts"
         clipped = f", {self.num_clipped} numbers clipped" if self.num_clipped else ""
         left_out = f", {self.num_skipped} left out" if self.num_skipped else ""
         return (
-            f"{name}: {self.num_rows} texts in {self.dimensions} dimensions, {speed}; "
+            f"{name}: {self.num_rows} {rows} in {self.dimensions} dimensions, {speed}; "
             f"{self.num_truncated} truncated{clipped}{left_out}"
         )
 
@@ -133,6 +134,7 @@ def encode_file(
         num_encoded=done.num_rows - before,
         dimensions=encoder.shape.dimensions,
         seconds=time.perf_counter() - started,
+        num_texts=None if options.chunking is None else done.num_read - done.num_skipped,
     )
 
 
@@ -163,15 +165,15 @@ class _Job:
         self._layout, self._parts, self._watcher = layout, parts, watcher
         self._fingerprint = Fingerprint()
         self._num_read = 0
+        self._num_before = 0 if options.rows is None else options.rows.start  # of the file, where it is in pieces
 
     def run(self) -> None:
         """Encode what is not complete yet."""
         items = iter(self._rows)
         self._pass_over(items)
         while window := self._next_window(items):
-            tokenized = self._encoder.tokenize([item for item in window if isinstance(item, TextRow)])
-            bad = [*tokenized.bad, *(item for item in window if isinstance(item, BadRow))]
-            for item in sorted(bad, key=_place):
+            tokenized = self._encoder.tokenize(window, self._num_before + self._num_read - len(window))
+            for item in tokenized.bad:
                 self._skip(item)
             encoded = self._encoder.run(tokenized, self._watcher.encoded)
             faulty = encoded.first_not_finite()
@@ -182,7 +184,7 @@ class _Job:
                 done,
                 num_read=self._num_read,
                 num_rows=done.num_rows + len(encoded.rows),
-                num_skipped=done.num_skipped + len(bad),
+                num_skipped=done.num_skipped + len(tokenized.bad),
                 num_truncated=done.num_truncated + tokenized.num_truncated,
                 num_clipped=done.num_clipped + encoded.num_clipped(output_dtype),
                 fingerprint=self._fingerprint.value(),
@@ -221,7 +223,7 @@ class _Job:
                 characters += len(item.text)
             elif not self._options.skip_bad:
                 self._skip(item)
-            if len(window) >= self._options.window_texts or characters >= WINDOW_CHARACTERS:
+            if len(window) >= self._options.window_texts or characters >= self._encoder.window_characters:
                 break
         self._watcher.read(self._num_read, self._rows.share())
         return window
@@ -242,7 +244,3 @@ class _Job:
     def _where(self, item: Item) -> str:
         """Say where a row is."""
         return f"{self._options.input_name}, {self._rows.unit} {item.place}"
-
-
-def _place(item: BadRow) -> int:
-    return item.place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -72,4 +73,5 @@ def job_identity(options: BulkOptions, *, model: str, dtype: str, special_tokens
         "normalize": options.normalize,
         "truncate": options.truncate,
         "attention_stats": options.attention_stats,
+        "chunks": None if options.chunking is None else asdict(options.chunking),
     }

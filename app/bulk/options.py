@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+from app.bulk import chunk_options
 from app.bulk.errors import BulkError, BulkUsageError
+from model.chunking import Chunking
 from model.output_types import OutputDtype
 
 InputKind = Literal["text", "csv", "tsv", "jsonl", "parquet"]
@@ -23,8 +25,12 @@ INPUT_SUFFIXES: dict[str, InputKind] = {
     ".parquet": "parquet",
 }
 
-EMBEDDING, STATS = "embedding", "attention_stats"
-"""What the columns of an output are called, beside those that are kept."""
+EMBEDDING, STATS, CHUNKS = "embedding", "attention_stats", "chunks"
+"""What is in an output, beside the columns that are kept."""
+
+CHUNK_COLUMNS = ("row", "chunk", "start", "end", "num_tokens", "truncated")
+"""Of a chunk: number of its text, bad ones counted; its own among the text's; stretch of the text, in code points;
+tokens of the text in it; whether the embedding lacks some of them. Numbers are from 0."""
 
 WINDOW_TEXTS = 4_096
 """Texts sorted by length together, and written together: enough that like lengths meet, some ten seconds of a CPU."""
@@ -54,6 +60,8 @@ class BulkOptions:
     truncate : bool
     attention_stats : bool
         Write the statistics of every head for every text.
+    chunking : Chunking or None
+        Cut the texts into chunks, each of which is a row.
     skip_bad : bool
         Leave out what cannot be read or encoded, instead of stopping at it.
     overwrite : bool
@@ -78,6 +86,7 @@ class BulkOptions:
     prompt: str | None = None
     truncate: bool = True
     attention_stats: bool = False
+    chunking: Chunking | None = None
     skip_bad: bool = False
     overwrite: bool = False
     window_texts: int = WINDOW_TEXTS
@@ -99,9 +108,16 @@ class BulkOptions:
         return self.output.with_name(self.output.name + ".part.json")
 
     @property
-    def stats_output(self) -> Path:
-        """Where an npy output, which holds one array, has the statistics of heads."""
-        return self.output.with_suffix(f".{STATS}.npy")
+    def second(self) -> str | None:
+        """What stands beside the embeddings, if something does: statistics of heads, or where the chunks are."""
+        if self.attention_stats:
+            return STATS
+        return None if self.chunking is None else CHUNKS
+
+    @property
+    def second_output(self) -> Path:
+        """Where an npy output, which holds one array, has :attr:`second`."""
+        return self.output.with_suffix(f".{self.second}.npy")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,6 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     read.add_argument("--header", action=toggle, default=True, help="the first line of CSV or TSV names the columns")
     add_row_arguments(read)
     add_embedding_arguments(parser)
+    chunk_options.add_arguments(parser)
     run = parser.add_argument_group("running")
     run.add_argument("--overwrite", action="store_true", help="replace OUT, and a part begun with other options")
     run.add_argument("--progress", action=toggle, default=None, help="default: where stderr is a terminal")
@@ -172,6 +189,7 @@ def read_options(arguments: argparse.Namespace) -> BulkOptions:
         prompt=arguments.prompt,
         truncate=arguments.truncate,
         attention_stats=arguments.attention_stats,
+        chunking=chunk_options.read_chunking(arguments),
         skip_bad=arguments.skip_bad,
         overwrite=arguments.overwrite,
         window_texts=arguments.window,
@@ -192,8 +210,8 @@ def check_files(options: BulkOptions) -> None:
     if not options.output.parent.is_dir():
         raise BulkError(f"{options.output.parent} is not a folder, so {options.output.name} cannot be written there")
     outputs = [options.output]
-    if options.attention_stats and options.output_kind == "npy":
-        outputs.append(options.stats_output)
+    if options.second and options.output_kind == "npy":
+        outputs.append(options.second_output)
     for path in outputs:
         # With a state beside it, the output may be that of a run which was killed while it tidied up.
         if path.exists() and not options.overwrite and not options.state.exists():
@@ -247,8 +265,11 @@ def check_together(options: BulkOptions) -> None:
     if options.keep and options.output_kind in {"npy", "safetensors"}:
         raise BulkUsageError(f"--keep needs columns, and .{options.output_kind} has none; write .jsonl or .parquet")
     for name in options.keep:
-        if name in {EMBEDDING, STATS} or options.keep.count(name) > 1:
+        taken = {EMBEDDING, STATS, *(CHUNK_COLUMNS if options.chunking is not None else ())}
+        if name in taken or options.keep.count(name) > 1:
             raise BulkUsageError(f"--keep {name}: the output would have two columns of that name")
+    if options.attention_stats and options.chunking is not None:
+        raise BulkUsageError("--attention-stats are of whole texts: give either them or --chunks, not both")
     if options.prompt is not None and options.prompt_name is not None:
         raise BulkUsageError("give either --prompt or --prompt-name, not both")
     for flag, value in (("--dimensions", options.dimensions), ("--window", options.window_texts)):

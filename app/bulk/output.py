@@ -22,15 +22,14 @@ import orjson
 
 from app.bulk.encoded import Encoded, RowShape
 from app.bulk.errors import BulkError
-from app.bulk.options import EMBEDDING, STATS, BulkOptions
+from app.bulk.options import CHUNK_COLUMNS, EMBEDDING, STATS, BulkOptions
 from model.output_dtype import NUMPY_DTYPES
 
 NPY_HEAD_BYTES = 128
 SAFETENSORS_HEAD_BYTES = 4_096
 """Room for any count of rows; a multiple of 8, so that the numbers behind it are aligned."""
 
-SAFETENSORS_DTYPES = {"<f4": "F32", "<f2": "F16", "|i1": "I8", "|u1": "U8"}
-
+SAFETENSORS_DTYPES = {"<f4": "F32", "<f2": "F16", "|i1": "I8", "|u1": "U8", "<i8": "I64"}
 
 Paths = tuple[Path, ...]
 Moves = tuple[tuple[Path, Path], ...]
@@ -61,16 +60,16 @@ class Layout(Protocol):
 
 
 class NpyLayout:
-    """One array a file: the statistics stand in a file of their own."""
+    """One array a file: what stands beside the embeddings is in a file of its own."""
 
     def __init__(self, options: BulkOptions, shape: RowShape) -> None:
         self._shapes: list[tuple[tuple[int, ...], str]] = [(shape.embedding, NUMPY_DTYPES[shape.output_dtype])]
         self.parts: Paths = (options.part,)
         self.outputs: Paths = (options.output,)
-        if shape.statistics:
-            stats = options.stats_output
-            self.parts, self.outputs = (*self.parts, _part_of(stats)), (*self.outputs, stats)
-            self._shapes.append((shape.stats, NUMPY_DTYPES["float32"]))
+        if shape.second is not None:
+            path = options.second_output
+            self.parts, self.outputs = (*self.parts, _part_of(path)), (*self.outputs, path)
+            self._shapes.append((shape.second.shape, shape.second.dtype))
 
     def heads(self, num_rows: int) -> tuple[bytes, ...]:
         """Return version 1.0 headers."""
@@ -92,39 +91,39 @@ class SafetensorsLayout:
         self._shape = shape
         self.parts: Paths = (options.part,)
         self.outputs: Paths = (options.output,)
-        if shape.statistics:
-            self.parts = (*self.parts, options.part.with_name(f"{options.output.name}.{STATS}.part"))
+        if shape.second is not None:
+            self.parts = (*self.parts, options.part.with_name(f"{options.output.name}.{shape.second.name}.part"))
 
     def heads(self, num_rows: int) -> tuple[bytes, ...]:
         """Describe the embeddings alone."""
-        return tuple([self._head(num_rows, with_stats=False), b""][: len(self.parts)])
+        return tuple([self._head(num_rows, with_second=False), b""][: len(self.parts)])
 
     def bodies(self, encoded: Encoded) -> tuple[bytes, ...]:
         """Return the numbers."""
         return _numbers(encoded)
 
     def finish(self, num_rows: int) -> Moves:
-        """Append the statistics to the embeddings."""
+        """Append the second tensor to the embeddings."""
         main, *rest = self.parts
         if rest:
-            with main.open("r+b") as stream, rest[0].open("rb") as stats:
+            with main.open("r+b") as stream, rest[0].open("rb") as second:
                 stream.seek(0, os.SEEK_END)
-                shutil.copyfileobj(stats, stream, 1024 * 1024)
+                shutil.copyfileobj(second, stream, 1024 * 1024)
                 stream.seek(0)
-                stream.write(self._head(num_rows, with_stats=True))
+                stream.write(self._head(num_rows, with_second=True))
                 stream.flush()
                 os.fsync(stream.fileno())
         return ((main, self.outputs[0]),)
 
-    def _head(self, num_rows: int, *, with_stats: bool) -> bytes:
+    def _head(self, num_rows: int, *, with_second: bool) -> bytes:
         tensors: dict[str, tuple[tuple[int, ...], str]] = {
             "embeddings": ((num_rows, *self._shape.embedding), NUMPY_DTYPES[self._shape.output_dtype])
         }
         described: dict[str, Any] = {}
-        if with_stats:
-            tensors[STATS] = ((num_rows, *self._shape.stats), NUMPY_DTYPES["float32"])
-            names = json.dumps(self._shape.statistics)
-            described["__metadata__"] = {"statistics": names, "axes": '["text", "statistic", "layer", "head"]'}
+        second = self._shape.second
+        if with_second and second is not None:
+            tensors[second.name] = ((num_rows, *second.shape), second.dtype)
+            described["__metadata__"] = second.described
         begin = 0
         for name, (shape, dtype) in tensors.items():
             end = begin + np.dtype(dtype).itemsize * math.prod(shape)
@@ -135,7 +134,7 @@ class SafetensorsLayout:
 
 
 class JsonLayout:
-    """A line for each row: what is kept, the embedding, the statistics by name."""
+    """A line for each row: what is kept, where a chunk is, the embedding, the statistics by name."""
 
     def __init__(self, options: BulkOptions, shape: RowShape) -> None:
         self.parts: Paths = (options.part,)
@@ -151,6 +150,9 @@ class JsonLayout:
         lines = []
         for index, row in enumerate(encoded.rows):
             record: dict[str, Any] = dict(zip(self._keep, row.kept, strict=True))
+            if encoded.chunks is not None:
+                record.update(zip(CHUNK_COLUMNS, encoded.chunks[index].tolist(), strict=True))
+                record["truncated"] = bool(record["truncated"])
             record[EMBEDDING] = encoded.embeddings[index]
             if encoded.stats is not None:
                 record[STATS] = dict(zip(self._statistics, encoded.stats[index], strict=True))
@@ -163,7 +165,7 @@ class JsonLayout:
 
 
 class ParquetLayout:
-    """Columns: what is kept, the embedding, a struct of statistics. Gathers as an Arrow stream."""
+    """Columns: what is kept, where a chunk is, the embedding, a struct of statistics. Gathers as an Arrow stream."""
 
     def __init__(self, options: BulkOptions, shape: RowShape, kept_types: Sequence[Any] | None) -> None:
         # pyarrow is an extra, and only for this
@@ -174,7 +176,9 @@ class ParquetLayout:
         self._new = options.part.with_name(f"{options.part.name}.new")
         stats_shape = (shape.statistics, shape.layers, shape.heads) if shape.statistics else None
         dtype = np.dtype(NUMPY_DTYPES[shape.output_dtype])
-        self._batches = ArrowBatches(options.keep, kept_types, *shape.embedding, stats_shape, dtype)
+        self._batches = ArrowBatches(
+            options.keep, kept_types, *shape.embedding, stats_shape, dtype, is_chunk=shape.is_chunk
+        )
 
     def heads(self, num_rows: int) -> tuple[bytes, ...]:
         """Return the schema."""
@@ -182,7 +186,8 @@ class ParquetLayout:
 
     def bodies(self, encoded: Encoded) -> tuple[bytes, ...]:
         """Return a record batch."""
-        return (self._batches.batch([row.kept for row in encoded.rows], encoded.embeddings, encoded.stats),)
+        kept = [row.kept for row in encoded.rows]
+        return (self._batches.batch(kept, encoded.embeddings, encoded.stats, encoded.chunks),)
 
     def finish(self, num_rows: int) -> Moves:
         """Write the stream anew as Parquet."""
@@ -222,8 +227,8 @@ def npy_head(shape: tuple[int, ...], dtype: str) -> bytes:
 
 
 def _numbers(encoded: Encoded) -> tuple[bytes, ...]:
-    """Return embeddings and, where there are such, statistics, little-endian."""
-    arrays = [encoded.embeddings] if encoded.stats is None else [encoded.embeddings, encoded.stats]
+    """Return embeddings and, where there is something, what stands beside them, little-endian."""
+    arrays = [encoded.embeddings] if encoded.second is None else [encoded.embeddings, encoded.second]
     return tuple(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes() for array in arrays)
 
 

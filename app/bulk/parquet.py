@@ -18,8 +18,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
+from app.bulk.encoded import WideArray
 from app.bulk.errors import BulkError
-from app.bulk.options import EMBEDDING, STATS, BulkOptions
+from app.bulk.options import CHUNK_COLUMNS, EMBEDDING, STATS, BulkOptions
 from app.bulk.rows import BadRow, Item, TextRow, find_column
 from model.contract import FloatArray
 
@@ -147,6 +148,8 @@ class ArrowBatches:
         Names of the statistics, layers and heads.
     dtype : numpy.dtype
         Of the embeddings.
+    is_chunk : bool
+        A row is a chunk, and says where it is: numbers, and of ``truncated`` whether it is so.
     """
 
     def __init__(
@@ -156,10 +159,14 @@ class ArrowBatches:
         dimensions: int,
         stats_shape: tuple[tuple[str, ...], int, int] | None,
         dtype: np.dtype[Any],
+        *,
+        is_chunk: bool = False,
     ) -> None:
         self._types, self._is_typed = list(kept_types or [pa.string()] * len(keep)), kept_types is not None
         self._stats_shape = stats_shape
         fields = [pa.field(name, kind) for name, kind in zip(keep, self._types, strict=True)]
+        if is_chunk:
+            fields.extend(pa.field(name, _chunk_type(name)) for name in CHUNK_COLUMNS)
         fields.append(pa.field(EMBEDDING, pa.list_(pa.from_numpy_dtype(dtype), dimensions)))
         if stats_shape is not None:
             names, layers, heads = stats_shape
@@ -172,7 +179,13 @@ class ArrowBatches:
         """Return what an Arrow stream begins with."""
         return bytes(self.schema.serialize())
 
-    def batch(self, kept: Sequence[Sequence[Any]], embeddings: NDArray[Any], stats: FloatArray | None) -> bytes:
+    def batch(
+        self,
+        kept: Sequence[Sequence[Any]],
+        embeddings: NDArray[Any],
+        stats: FloatArray | None,
+        chunks: WideArray | None = None,
+    ) -> bytes:
         """Return the next piece of the stream.
 
         Parameters
@@ -181,6 +194,7 @@ class ArrowBatches:
             Values of the kept columns, row by row.
         embeddings : array, shape (n, dimensions)
         stats : array, shape (n, statistics, layers, heads), float32, or None
+        chunks : array, shape (n, columns), int64, or None
 
         Raises
         ------
@@ -194,6 +208,9 @@ class ArrowBatches:
                 arrays.append(pa.array(values if self._is_typed else [_as_string(value) for value in values], kind))
             except (pa.ArrowException, OverflowError) as error:
                 raise BulkError(f"kept column {name!r} cannot be written as Parquet ({error})") from error
+        if chunks is not None:
+            for name, numbers in zip(CHUNK_COLUMNS, chunks.T, strict=True):
+                arrays.append(pa.array(numbers).cast(_chunk_type(name)))
         arrays.append(_nested(embeddings))
         if stats is not None and self._stats_shape is not None:
             parts = [_nested(np.ascontiguousarray(stats[:, place])) for place in range(stats.shape[1])]
@@ -225,6 +242,11 @@ class ArrowBatches:
                     writer.write_table(pa.Table.from_batches(gathered))
             sink.flush()
             os.fsync(sink.fileno())
+
+
+def _chunk_type(name: str) -> Any:  # noqa: ANN401 - pyarrow ships no types
+    """Return the type of a column that says where a chunk is."""
+    return pa.bool_() if name == "truncated" else pa.int64()
 
 
 def _nested(array: NDArray[Any]) -> Any:  # noqa: ANN401 - pyarrow ships no types

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import BinaryIO
@@ -13,7 +13,6 @@ import numpy as np
 from app.bulk.errors import BulkError, BulkUsageError
 from app.bulk.input import open_rows
 from app.bulk.options import BulkOptions
-from app.bulk.rows import BadRow, TextRow
 from app.bulk.window import BulkLimits, WindowEncoder
 from model.contract import FloatArray
 from model.embedder import Embedder
@@ -79,9 +78,9 @@ def search_file(
     with open_rows(options, stdin) as rows:
         items = iter(rows)
         while window := list(islice(items, options.window_texts)):
-            tokenized = encoder.tokenize([item for item in window if isinstance(item, TextRow)])
-            bad = min((*tokenized.bad, *_bad(window)), key=lambda row: row.place, default=None)
-            if bad is not None:
+            tokenized = encoder.tokenize(window)
+            if tokenized.bad:
+                bad = tokenized.bad[0]
                 raise BulkError(f"{options.input_name}, {rows.unit} {bad.place}: {bad.reason}")
             encoded = encoder.run(tokenized, lambda _: None)
             faulty = encoded.first_not_finite()
@@ -94,7 +93,3 @@ def search_file(
             num_texts += len(encoded.rows)
             num_truncated += tokenized.num_truncated
         return Found(rows.unit, hits, num_texts, num_truncated)
-
-
-def _bad(window: Iterable[object]) -> list[BadRow]:
-    return [item for item in window if isinstance(item, BadRow)]

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from app.schemas.body import MAX_INTEGER, Body, Quantization
-from model.chunks import Chunking, ChunkMode, ChunkUnit
+from model.chunking import Chunking, ChunkMode, ChunkUnit
 from model.offsets import OffsetUnit
 
 

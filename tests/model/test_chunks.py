@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.chunks import CONTEXT_SHARE, ChunkedText, Chunking, check_chunking, chunk_text
+from model.chunking import Chunking
+from model.chunks import CONTEXT_SHARE, ChunkedText, chunk_text
 from model.contract import EncodeInput, FloatArray, OutputSpec
 from model.embedder import Embedder
 from model.errors import ChunkingError, TextTooLongError, TooManyChunksError
-from model.pooling import PoolingMode
 from tests.tiny import make_bert_folder
 
 MAX_LENGTH, ROOM = 32, 30
@@ -264,20 +264,3 @@ def test_too_many_chunks_are_counted_not_made(embedder: Embedder) -> None:
         cut(embedder, "cat " * 60_000, "token", 30, 29, max_chunks=10)
     assert (caught.value.limit, caught.value.actual) == (10, 59_971)
     assert len(cut(embedder, "cat " * 300, "token", 30, max_chunks=10).chunks) == 10
-
-
-def test_an_overlap_leaves_something_new() -> None:
-    """It is less than the size, or chunks would never end."""
-    check_chunking(Chunking("token", 3, 2), "cls")
-    with pytest.raises(ChunkingError, match="less than their size of 3, not 3") as caught:
-        check_chunking(Chunking("token", 3, 3), "mean")
-    assert (caught.value.param, caught.value.limit, caught.value.actual) == ("chunks.overlap", 2, 3)
-
-
-@pytest.mark.parametrize("pooling", ["cls", "lasttoken"])
-def test_late_chunks_need_a_pooling_of_all_tokens(pooling: PoolingMode) -> None:
-    """The first token of a stretch in the middle stands for nothing."""
-    for fine in ("mean", "max"):
-        check_chunking(Chunking("token", 3, mode="late"), fine)  # type: ignore[arg-type] # both are modes
-    with pytest.raises(ChunkingError, match=f"pools by {pooling}.*use mode separate"):
-        check_chunking(Chunking("token", 3, mode="late"), pooling)

@@ -1,7 +1,8 @@
 """Kills a bulk job with SIGKILL before every single thing it does to the disk, and lets another process go on.
 
-``python -m tests.app.bulk.kill_points FOLDER OUT`` prints, as JSON, what came of each. A process of its own, because
-each job runs in a fork of it: with one thread, so that no other is lost in the fork, and before the tokenizer has any.
+``python -m tests.app.bulk.kill_points FOLDER OUT [--chunks]`` prints, as JSON, what came of each. A process of
+its own, because each job runs in a fork of it: with one thread, so that no other is lost in the fork, and before the
+tokenizer has any.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import app.bulk.parquet  # noqa: F401 - or every fork would load pyarrow
 from app.bulk.encode import encode_file
 from app.bulk.options import BulkOptions
+from model.chunking import Chunking
 from model.embedder import Embedder
 from tests.app.bulk.jobs import LIMITS, RecordingWatcher, make_options
 from tests.tiny import make_bert_folder
@@ -77,7 +79,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_bytes().hex() for path in folder.iterdir()}
 
 
-def main(folder: Path, output: str) -> list[dict[str, Any]]:
+def main(folder: Path, output: str, changes: dict[str, Any]) -> list[dict[str, Any]]:
     """Kill at the first point, at the second, ..., until a job ends by itself before it comes to that."""
     embedder = Embedder.load(make_bert_folder(folder / "tiny"), dtype="float32", device="cpu", threads=1)
     source = folder / "a.txt"
@@ -85,7 +87,7 @@ def main(folder: Path, output: str) -> list[dict[str, Any]]:
 
     def job(name: str) -> BulkOptions:
         (folder / name).mkdir()
-        return make_options(source, folder / name / output, attention_stats=True, window_texts=4)
+        return make_options(source, folder / name / output, **changes)
 
     run(job("unbroken"), embedder, None)
     expected = contents(folder / "unbroken")
@@ -104,4 +106,7 @@ def main(folder: Path, output: str) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(main(Path(sys.argv[1]), sys.argv[2])))
+    in_chunks = sys.argv[3:] == ["--chunks"]
+    chunks: dict[str, Any] = {"chunking": Chunking("token", 8), "window_texts": 12}
+    how = chunks if in_chunks else {"attention_stats": True, "window_texts": 4}
+    sys.stdout.write(json.dumps(main(Path(sys.argv[1]), sys.argv[2], how)))

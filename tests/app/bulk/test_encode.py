@@ -14,9 +14,10 @@ import pytest
 from pyarrow import parquet
 from safetensors.numpy import load_file, save_file
 
-import app.bulk.encode
+import app.bulk.window
 from app.bulk.encode import Report, encode_file
 from app.bulk.errors import BulkError, BulkStoppedError, BulkUsageError
+from model.chunking import Chunking
 from model.embedder import Embedder
 from model.output_dtype import NUMPY_DTYPES, convert
 from model.output_types import OutputDtype
@@ -128,6 +129,72 @@ def test_a_type_that_does_not_fit_the_options_is_bad_usage(encode: Encode, tmp_p
     with pytest.raises(BulkUsageError, match="12 dimensions are no multiple of 8"):
         encode("a.txt", "o.npy", output_dtype="binary", dimensions=12)
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+LONG = "The cat sat. A dog barked! Hello world, a cat. " * 5
+
+
+def chunk_records(path: Path) -> list[dict[str, Any]]:
+    """The lines of an output."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("mode", ["separate", "late"])
+def test_a_row_for_each_chunk(encode: Encode, embedder: Embedder, tmp_path: Path, mode: Any) -> None:
+    """With its text's number (bad ones counted) and kept values, its stretch, and the embedding that /encode gives it:
+    the same as the library's for the chunk as a text of its own.
+    """
+    texts = ["A dog.", LONG, "", "The cat sat. Hello world."]
+    lines = [json.dumps({"id": f"n{number}", "text": text}) for number, text in enumerate(texts)]
+    write_lines(tmp_path / "a.jsonl", ["{", *lines[:2], "{", *lines[2:]])
+    chunking = Chunking("sentence", 1, mode=mode)
+    report = encode("a.jsonl", "o.jsonl", chunking=chunking, keep=("id",), skip_bad=True, output_dtype="float16")
+    records = chunk_records(tmp_path / "o.jsonl")
+    assert [record["row"] for record in records] == [1, *[2] * 15, 4, 5, 5]
+    assert [record["id"] for record in records] == ["n0", *["n1"] * 15, "n2", "n3", "n3"]
+    assert [record["chunk"] for record in records] == [0, *range(15), 0, 0, 1]
+    spelled = [texts[int(record["id"][1:])][record["start"] : record["end"]] for record in records]
+    assert spelled == [
+        "A dog.",
+        *["The cat sat.", "A dog barked!", "Hello world, a cat."] * 5,
+        "",
+        "The cat sat.",
+        "Hello world.",
+    ]
+    whole = embedder.encode(spelled)
+    found = np.array([record["embedding"] for record in records])
+    alone = [0, 16] if mode == "late" else list(range(19))  # texts of one chunk, or all
+    np.testing.assert_allclose(found[alone], whole[alone], atol=1e-3)
+    assert (report.num_rows, report.num_texts, report.num_skipped, report.num_truncated) == (19, 4, 2, 0)
+
+
+@pytest.mark.parametrize("output", ["o.npy", "o.safetensors", "o.jsonl", "o.parquet"])
+def test_a_stopped_run_of_chunks_is_taken_up(encode: Encode, tmp_path: Path, output: str) -> None:
+    """To the byte what one run would have made: with the texts' numbers, which go on where they ended."""
+    write_lines(tmp_path / "a.txt", [*TEXTS, LONG])
+    how = {"chunking": Chunking("token", 4, 1, "late"), "window_texts": 16}
+    whole = encode("a.txt", f"whole.{output.split('.')[1]}", **how)
+    with pytest.raises(BulkStoppedError, match=r"stopped: \d+ rows are complete"):
+        encode("a.txt", output, Stopping(20), **how)
+    with pytest.raises(BulkError, match="was begun with another chunks"):
+        encode("a.txt", output, chunking=Chunking("token", 4))
+    watcher = RecordingWatcher()
+    report = encode("a.txt", output, watcher, **how)
+    assert watcher.begun_at is not None
+    assert 0 < watcher.begun_at < 51
+    assert watcher.begun_at + watcher.num_encoded == report.num_texts == 51
+    assert 0 < report.num_encoded < report.num_rows == whole.num_rows
+    made = {path.name.removeprefix("whole").removeprefix("o"): path for path in tmp_path.glob("o*.*")}
+    assert made.keys() == {path.name.removeprefix("whole") for path in tmp_path.glob("whole*")}
+    for ending, path in made.items():
+        assert path.read_bytes() == (tmp_path / f"whole{ending}").read_bytes(), ending
+
+
+def test_chunks_of_a_piece_are_numbered_as_in_the_file(encode: Encode, tmp_path: Path) -> None:
+    """Whoever encodes which rows of it."""
+    parquet.write_table(pa.table({"text": TEXTS[:6]}), tmp_path / "a.parquet")
+    encode("a.parquet", "o.jsonl", chunking=Chunking("token", 30), rows=range(2, 5), window_texts=1)
+    assert [record["row"] for record in chunk_records(tmp_path / "o.jsonl")] == [2, 3, 4]
 
 
 def test_kept_columns_stand_beside_their_rows(encode: Encode, tmp_path: Path, expected: Any) -> None:
@@ -282,7 +349,7 @@ def test_an_embedding_that_is_not_finite_fails(tmp_path: Path) -> None:
 
 def test_a_window_of_long_texts_ends_earlier(encode: Encode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held is bounded by characters, not only by texts."""
-    monkeypatch.setattr(app.bulk.encode, "WINDOW_CHARACTERS", 100)
+    monkeypatch.setattr(app.bulk.window, "WINDOW_CHARACTERS", 100)
     write_lines(tmp_path / "a.txt", ["x" * 40] * 10)
     watcher = RecordingWatcher()
     encode("a.txt", "o.npy", watcher)
@@ -301,5 +368,8 @@ def test_the_report_in_one_line() -> None:
     """Counts of the whole, speed of this run."""
     assert Report(100, 0, 3, 0, 50, 384, 2.0).sentence("o.npy") == (
         "o.npy: 100 texts in 384 dimensions, 50 of them now, in 2.0 s (25 a second); 3 truncated"
+    )
+    assert Report(100, 0, 3, 0, 50, 384, 2.0, num_texts=9).sentence("o.npy") == (
+        "o.npy: 100 chunks of 9 texts in 384 dimensions, 50 of them now, in 2.0 s (25 a second); 3 truncated"
     )
     assert Report(100, 7, 3, 2, 50, 384, 2.0).sentence("o.npy").endswith("; 3 truncated, 2 numbers clipped, 7 left out")

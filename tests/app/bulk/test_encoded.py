@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.bulk.encoded import Encoded, RowShape
+from app.bulk.encoded import Encoded, RowShape, Tokenized
 from app.bulk.rows import TextRow
+from model.contract import EncodeInput
 from model.errors import OutputDtypeError
 from model.output_dtype import convert
 
@@ -45,3 +46,27 @@ def test_a_shape_counts_the_numbers_of_a_row() -> None:
     """Packed bits are an eighth of the dimensions."""
     assert RowShape(16, (), 2, 2).embedding == (16,)
     assert RowShape(16, (), 2, 2, "binary").embedding == (2,)
+
+
+def test_what_stands_beside_an_embedding() -> None:
+    """Statistics of heads, or where a chunk is, or nothing: the same array in its description and in the window."""
+    assert RowShape(16, (), 2, 3).second is None
+    stats = RowShape(16, ("entropy",), 2, 3).second
+    chunks = RowShape(16, (), 2, 3, is_chunk=True).second
+    assert stats is not None
+    assert chunks is not None
+    assert (stats.name, stats.shape, stats.dtype) == ("attention_stats", (1, 2, 3), "<f4")
+    assert (chunks.name, chunks.shape, chunks.dtype) == ("chunks", (6,), "<i8")
+    assert chunks.described["columns"] == '["row", "chunk", "start", "end", "num_tokens", "truncated"]'
+    embeddings, columns = np.zeros((2, 16), np.float32), np.zeros((2, 6), np.int64)
+    assert Encoded(ROWS, embeddings, None).second is None
+    assert Encoded(ROWS, embeddings, None, columns).second is columns
+
+
+def test_truncated_rows_are_counted() -> None:
+    """Texts that lost tokens, or chunks that say so: of the same inputs, since one may hold several chunks."""
+    inputs = [EncodeInput([1, 2], [0, 0], 5), EncodeInput([1], [0], 1)]
+    assert Tokenized(ROWS, inputs, [], range(2), range(3)).num_truncated == 1
+    columns = np.zeros((2, 6), np.int64)
+    columns[:, 5] = 1
+    assert Tokenized(ROWS, inputs[:1], [], [0], [0, 2], [(range(1), range(1, 2))], columns).num_truncated == 2

@@ -11,6 +11,7 @@ import pytest
 from app.bulk.identity import Fingerprint, folder_digest, job_identity
 from app.bulk.options import BulkOptions
 from app.bulk.rows import TextRow
+from model.chunking import Chunking
 from tests.app.bulk.jobs import make_options
 from tests.tiny import make_bert_folder
 
@@ -74,6 +75,7 @@ def test_every_option_that_decides_a_row_is_compared(tmp_path: Path, name: str) 
         "truncate": False,
         "attention_stats": True,
         "rows": range(3),
+        "chunking": Chunking("token", 8),
     }
     facts = {"model": "m", "dtype": "float32", "special_tokens": "text", "prompt": ""}
     plain = make_options(tmp_path / "a.txt", tmp_path / "o.npy")

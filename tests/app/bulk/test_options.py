@@ -10,6 +10,7 @@ import pytest
 
 from app.bulk.errors import BulkError, BulkUsageError
 from app.bulk.options import BulkOptions, add_arguments, check_files, read_options
+from model.chunking import Chunking
 from tests.app.bulk.jobs import make_options
 
 
@@ -64,6 +65,8 @@ def test_every_option_arrives() -> None:
         window_texts=7,
     )
     assert read("a.txt", "o.npy", "--prompt-name", "query").prompt_name == "query"
+    chunked = read("a.txt", "o.npy", "--chunks", "token", "--chunk-size", "9", "--output-dtype", "int8")
+    assert (chunked.chunking, chunked.output_dtype) == (Chunking("token", 9), "int8")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +86,8 @@ def test_every_option_arrives() -> None:
         ("a.txt o.npy --prompt a --prompt-name b", "not both"),
         ("a.txt o.npy --dimensions 0", "--dimensions must be at least 1, not 0"),
         ("a.txt o.npy --window -3", "--window must be at least 1, not -3"),
+        ("a.txt o.npy --chunks token --chunk-size 3 --attention-stats", "--attention-stats are of whole texts"),
+        ("a.csv o.jsonl --keep start --chunks token --chunk-size 3", "two columns of that name"),
     ],
 )
 def test_what_makes_no_sense_is_refused(argv: str, words: str) -> None:
@@ -95,12 +100,14 @@ def test_what_makes_no_sense_is_refused(argv: str, words: str) -> None:
 
 def test_names_beside_the_output() -> None:
     """Part, state and statistics stand where the output will."""
-    options = make_options(Path("a.txt"), Path("there/o.npy"))
-    assert [options.part, options.state, options.stats_output] == [
+    options = make_options(Path("a.txt"), Path("there/o.npy"), attention_stats=True)
+    assert [options.part, options.state, options.second_output] == [
         Path("there/o.npy.part"),
         Path("there/o.npy.part.json"),
         Path("there/o.attention_stats.npy"),
     ]
+    chunked = make_options(Path("a.txt"), Path("there/o.npy"), chunking=Chunking("token", 8))
+    assert chunked.second_output == Path("there/o.chunks.npy")
     assert options.input_name == "a.txt"
     assert make_options(None, Path("o.npy")).input_name == "standard input"
 

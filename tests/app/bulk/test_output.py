@@ -17,13 +17,15 @@ from safetensors.numpy import load_file
 
 from app.bulk.encoded import Encoded, RowShape
 from app.bulk.errors import BulkError
-from app.bulk.options import BulkOptions
+from app.bulk.options import CHUNK_COLUMNS, BulkOptions
 from app.bulk.output import Layout, make_layout, npy_head
 from app.bulk.rows import TextRow
+from model.chunking import Chunking
 from model.contract import FloatArray
 from tests.app.bulk.jobs import make_options
 
 NAMES = ("entropy", "to_cls")
+CHUNKED = [[0, 0, 0, 9, 3, 0], [0, 1, 10, 4_000_000_000, 7, 1], [2, 0, 0, 0, 0, 0]]
 DRAW = np.random.default_rng(0)
 
 
@@ -80,7 +82,7 @@ def test_npy(tmp_path: Path, windows: list[Encoded]) -> None:
     embeddings, stats = joined(windows)
     for mode in (None, "r"):
         np.testing.assert_array_equal(np.load(options.output, mmap_mode=mode), embeddings)
-        np.testing.assert_array_equal(np.load(options.stats_output, mmap_mode=mode), stats)
+        np.testing.assert_array_equal(np.load(options.second_output, mmap_mode=mode), stats)
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 10**15])
@@ -166,6 +168,42 @@ def test_parquet(tmp_path: Path, windows: list[Encoded]) -> None:
     np.testing.assert_array_equal(np.array(found, np.float32), stats)
     options.part.unlink()
     assert [path.name for path in tmp_path.iterdir()] == ["o.parquet"]
+
+
+@pytest.mark.parametrize("name", ["o.npy", "o.safetensors", "o.jsonl", "o.parquet"])
+def test_chunks_say_where_they_are(tmp_path: Path, name: str) -> None:
+    """Beside their embeddings: as an array of integers, or in columns of which the last one is true or false."""
+    columns = np.array(CHUNKED, np.int64)
+    rows = [TextRow(1, "a", ("x",)), TextRow(1, "a", ("x",)), TextRow(3, "b", ("y",))]
+    window = Encoded(rows, DRAW.standard_normal((3, 3)).astype(np.float32), None, columns)
+    chunking = Chunking("token", 8)
+    keep = ("id",) if name in {"o.jsonl", "o.parquet"} else ()
+    options = make_options(Path("a.txt"), tmp_path / name, chunking=chunking, keep=keep)
+    layout = make_layout(options, RowShape(3, (), 2, 3, is_chunk=True), None)
+    pieces = [Encoded(rows[:2], window.embeddings[:2], None, columns[:2])]
+    pieces.append(Encoded(rows[2:], window.embeddings[2:], None, columns[2:]))
+    write(options, layout, pieces)
+    if name == "o.npy":
+        np.testing.assert_array_equal(np.load(options.output), window.embeddings)
+        np.testing.assert_array_equal(np.load(tmp_path / "o.chunks.npy"), columns)
+        return
+    if name == "o.safetensors":
+        found = load_file(options.output)
+        np.testing.assert_array_equal(found["embeddings"], window.embeddings)
+        np.testing.assert_array_equal(found["chunks"], columns)
+        with safe_open(options.output, "numpy") as opened:
+            assert json.loads(opened.metadata()["columns"]) == list(CHUNK_COLUMNS)
+        return
+    if name == "o.jsonl":
+        records = [json.loads(line) for line in options.output.read_text().splitlines()]
+    else:
+        records = parquet.read_table(options.output).to_pylist()
+    assert [list(record) for record in records] == [["id", *CHUNK_COLUMNS, "embedding"]] * 3
+    assert [record["id"] for record in records] == ["x", "x", "y"]
+    assert [[record[column] for column in CHUNK_COLUMNS] for record in records] == CHUNKED
+    assert [record["truncated"] for record in records] == [False, True, False]
+    embeddings = np.array([record["embedding"] for record in records], np.float32)
+    np.testing.assert_array_equal(embeddings, window.embeddings)
 
 
 @pytest.mark.parametrize("name", ["o.npy", "o.safetensors", "o.jsonl", "o.parquet"])

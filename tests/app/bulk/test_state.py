@@ -78,7 +78,7 @@ def test_rows_are_counted_and_taken_up_again(bench: Bench, tmp_path: Path) -> No
         parts.finish()
     assert names(tmp_path) == {"o.npy", "o.attention_stats.npy"}
     assert bench.numbers(bench.options.output) == [1, 2, 3]
-    assert bench.numbers(bench.options.stats_output) == [1, 2, 3]
+    assert bench.numbers(bench.options.second_output) == [1, 2, 3]
 
 
 def test_what_is_not_counted_is_cut_off(bench: Bench) -> None:
@@ -91,7 +91,7 @@ def test_what_is_not_counted_is_cut_off(bench: Bench) -> None:
     with bench.open() as parts:
         bench.add(parts, 2)
         parts.finish()
-    assert bench.numbers(bench.options.output) == bench.numbers(bench.options.stats_output) == [1, 2]
+    assert bench.numbers(bench.options.output) == bench.numbers(bench.options.second_output) == [1, 2]
 
 
 def test_bytes_reach_the_disk_before_they_are_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_a_run_that_was_killed_while_it_renamed(
         assert parts.progress.is_whole
         parts.finish()
     assert names(tmp_path) == {"o.npy", "o.attention_stats.npy"}
-    assert bench.numbers(bench.options.output) == bench.numbers(bench.options.stats_output) == [1]
+    assert bench.numbers(bench.options.output) == bench.numbers(bench.options.second_output) == [1]
 
 
 def test_another_jobs_last_step_is_not_taken_for_ours(tmp_path: Path) -> None:

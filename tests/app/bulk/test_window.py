@@ -12,7 +12,9 @@ import pytest
 
 from app.bulk.errors import BulkUsageError
 from app.bulk.rows import BadRow, TextRow
-from app.bulk.window import WindowEncoder
+from app.bulk.window import WINDOW_CHARACTERS, WindowEncoder
+from model.chunking import Chunking
+from model.chunks import chunk_text
 from model.contract import EncodeInput, OutputSpec, Row
 from model.embedder import Embedder
 from model.head_statistics import STATISTICS
@@ -79,6 +81,47 @@ def test_statistics_are_those_of_each_text_alone(embedder: Embedder) -> None:
         assert row.attention.stats is not None
         for name, values in zip(STATISTICS, found, strict=True):
             np.testing.assert_allclose(values, row.attention.stats[name], atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["separate", "late"])
+def test_chunks_are_those_of_each_text_alone(embedder: Embedder, mode: Any) -> None:
+    """Whatever their neighbours, in the order of the texts; a text is done with the last of its chunks."""
+    long = [" ".join(WORDS[(index * start) % 8] for index in range(20 * start)) + "." for start in range(6)]
+    chunking = Chunking("token", 7, 2, mode)
+    encoder = make_encoder(embedder, {"batch_tokens": 64}, chunking=chunking, dimensions=5, prompt_name="query")
+    counts: list[int] = []
+    window = encoder.tokenize(rows_of(long), first=4)
+    encoded = encoder.run(window, counts.append)
+    expected, numbers = [], []
+    for number, text in enumerate(long, start=4):
+        cut = chunk_text(text, embedder.tokenizer, chunking, prompt="query: ", max_chunks=99)
+        numbers += [number] * len(cut.chunks)
+        for item, ranges in zip(cut.inputs, cut.pooled, strict=True):
+            [row] = embedder.run([item], [OutputSpec(dimensions=5, chunks=ranges)])
+            expected.append(row.chunks)
+    np.testing.assert_allclose(encoded.embeddings, np.vstack([row for row in expected if row is not None]), atol=1e-5)
+    assert encoded.chunks is not None
+    assert encoded.chunks[:, 0].tolist() == numbers
+    assert encoded.rows == [rows_of(long)[number - 4] for number in numbers]
+    assert sum(counts) == len(long)
+    assert len(counts) > 3
+
+
+def test_a_window_of_chunks_ends_earlier(embedder: Embedder) -> None:
+    """So that it holds about as many rows as one of texts."""
+    assert make_encoder(embedder).window_characters == WINDOW_CHARACTERS
+    assert make_encoder(embedder, chunking=Chunking("token", 8), window_texts=10).window_characters == 80
+    assert make_encoder(embedder, chunking=Chunking("sentence", 30)).window_characters == WINDOW_CHARACTERS
+
+
+def test_bad_items_are_among_the_bad_rows(embedder: Embedder) -> None:
+    """In order, whoever found them; a text's number counts them."""
+    encoder = make_encoder(embedder, {"max_text_characters": 5}, chunking=Chunking("token", 8))
+    items = [BadRow(1, "no"), TextRow(2, "a dog barked"), TextRow(3, "a"), BadRow(4, "no"), TextRow(5, "the")]
+    window = encoder.tokenize(items, first=10)
+    assert [row.place for row in window.bad] == [1, 2, 4]
+    assert window.chunks is not None
+    assert window.chunks[:, 0].tolist() == [12, 14]
 
 
 class WatchedEmbedder:
@@ -164,10 +207,11 @@ def test_an_empty_window(embedder: Embedder) -> None:
     [
         ({"dimensions": 17}, "dimensions must be from 1 to 16, not 17"),
         ({"prompt_name": "q"}, "Available prompts: .query."),
+        ({"chunking": Chunking("token", 31)}, "a chunk may have 30, not 31"),
     ],
 )
 def test_what_the_model_has_not_is_wrong_usage(embedder: Embedder, how: dict[str, Any], words: str) -> None:
-    """More dimensions, another prompt: found before anything is read."""
+    """More dimensions, another prompt, longer chunks: found before anything is read."""
     with pytest.raises(BulkUsageError, match=words):
         make_encoder(embedder, **how)
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.schemas.chunks import ChunkOptions
-from model.chunks import Chunking
+from model.chunking import Chunking
 
 
 def test_defaults() -> None:
