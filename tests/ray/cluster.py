@@ -63,20 +63,21 @@ class Cluster:
         self._started: list[subprocess.Popen[bytes]] = []
         port = self.address.rpartition(":")[2]
         head = ("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}")
-        self._start("head", *head)
-        self._start("node", f"--address={self.address}")
+        for _ in range(START_TRIES):
+            failure = self._start(*head) or self._start(f"--address={self.address}")
+            if failure is None:
+                return
+            self._end_processes()
+        raise RuntimeError(failure)
 
-    def _start(self, name: str, *flags: str) -> None:
-        """Start a node."""
+    def _start(self, *flags: str) -> str | None:
+        """Start a node; why it did not, if so."""
         sizes = ("--num-cpus=2", f"--object-store-memory={OBJECT_STORE_BYTES}", "--node-ip-address=127.0.0.1")
         command = [str(RAY_PYTHON), "-m", "ray.scripts.scripts", "start", *flags, *sizes, "--disable-usage-stats"]
-        for _ in range(START_TRIES):
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment(RAY_ENVIRONMENT), capture_output=True, text=True, check=False
-            )
-            if done.returncode == 0:
-                return
-        raise RuntimeError(f"{name}: {done.stdout}{done.stderr}")
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment(RAY_ENVIRONMENT), capture_output=True, text=True, check=False
+        )
+        return None if done.returncode == 0 else f"{done.stdout}{done.stderr}"
 
     def run(self, log: Path, *arguments: object, environ: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start a driver: Python with these arguments, its output in ``log``."""
@@ -116,6 +117,9 @@ class Cluster:
         for process in self._started:
             process.kill()
             process.wait()
+        self._end_processes()
+
+    def _end_processes(self) -> None:
         while left := self._processes():  # a node may start another process while it is ended
             for pid in left:
                 with suppress(ProcessLookupError):
