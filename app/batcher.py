@@ -424,7 +424,7 @@ class Batcher:
         self._share.shrink(self._share_of(batch))
         middle = len(batch) // 2
         for half in (batch[:middle], batch[middle:]):
-            if wanted := [text for text in half if not text.request.is_done]:
+            if wanted := self._still_wanted(half):
                 await self._run_batch(wanted)
 
     def _share_of(self, batch: Sequence[_Text]) -> float:
@@ -444,8 +444,13 @@ class Batcher:
             request.fail(error if known else InferenceError(f"the encoder failed on {name}", param=name))
             return
         for text in batch:
-            if not text.request.is_done:  # its caller left, or another of its texts has failed
+            if self._still_wanted([text]):
                 await self._run_batch([text])
+
+    def _still_wanted(self, texts: Sequence[_Text]) -> list[_Text]:
+        """Return those whose callers wait: of the others one has left, is too late, or another text has failed."""
+        self._expire()
+        return [text for text in texts if not text.request.is_done]
 
     def _deliver(self, batch: Sequence[_Text], finished: _Finished) -> None:
         """Hand out the rows of a batch to the requests that still want them."""

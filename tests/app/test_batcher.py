@@ -600,6 +600,29 @@ async def test_a_text_alone_is_not_run_twice() -> None:
     assert bench.runner.batch_marks == [[BAD]]
 
 
+@pytest.mark.parametrize("error", [ValueError("broken"), MemoryError()])
+async def test_a_deadline_that_passes_while_a_batch_is_run_again(error: Exception) -> None:
+    """Nor is a text of a failed batch, or of one without memory, run again after its deadline; its neighbours are."""
+    bench = Bench()
+
+    def answer(inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+        bench.clock.advance(1)
+        if len(inputs) > 1:
+            raise error
+        return echo_rows(inputs, specs)
+
+    bench.runner.answer = answer
+    await bench.occupy()
+    patient = await bench.call(make_input(5, mark=1))
+    late = await bench.call(make_input(5, mark=2), deadline=bench.clock() + 2)
+    bench.runner.open()
+    assert marks(await within(patient)) == [1]
+    with pytest.raises(DeadlineExceededError):
+        await within(late)
+    assert bench.runner.batch_marks == [[-1], [1, 2], [1]]
+    assert bench.observer.rejections == ["deadline_exceeded"]
+
+
 async def test_an_input_error_passes_through(caplog: pytest.LogCaptureFixture) -> None:
     """What the model says about an input reaches its caller unchanged, and nobody else, and fills no log."""
     error = TokenIdError("a sentence", param="texts[0]", limit=10, actual=11)
