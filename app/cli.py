@@ -40,6 +40,7 @@ Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
     """Run one command and return its exit code."""
+    _open_closed_streams()
     parser = make_parser()
     arguments = parser.parse_args(argv)
     command: Command = arguments.command
@@ -49,6 +50,17 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return _fail(str(error), BAD_USAGE)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _open_closed_streams() -> None:
+    """Lead stdin, stdout and stderr nowhere where they are closed.
+
+    Otherwise the next socket has their number, and what a library in C has to say goes to whoever is at its other end.
+    """
+    number = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    while number <= 2:
+        number = os.open(os.devnull, os.O_RDWR)
+    os.close(number)
 
 
 def make_parser() -> argparse.ArgumentParser:

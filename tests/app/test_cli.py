@@ -488,3 +488,16 @@ def test_import_of_no_state_dict_is_1(run: Run, tmp_path: Path) -> None:
     assert code == 1
     assert_one_sentence(err)
     assert "x.pt" in err
+
+
+def test_closed_streams_lead_nowhere() -> None:
+    """Where stdin or stderr was closed, no socket takes its number: a library in C would write its warnings into it."""
+    code = (
+        "import os, app.cli as cli\n"
+        "os.close(0), os.close(2)\n"
+        "cli._open_closed_streams()\n"
+        "number = os.open('.', os.O_RDONLY)\n"
+        "print(*(os.readlink(f'/proc/self/fd/{fd}') for fd in (0, 2)), number > 2)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == ["/dev/null", "/dev/null", "True"]
