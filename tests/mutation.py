@@ -99,8 +99,8 @@ MUTATIONS = (
     Mutation(
         "the gauges move at dequeue",
         BATCHER,
-        "        if waiting:\n            self._observer.queue_changed(",
-        "        if waiting:\n            (lambda *_: None)(",
+        "for text in waiting), -1)\n            self._observer.queue_changed(",
+        "for text in waiting), -1)\n            (lambda *_: None)(",
     ),
     Mutation(
         "draining waits for everybody", BATCHER, "            await asyncio.wait([self._task])", "            pass"

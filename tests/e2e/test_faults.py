@@ -6,15 +6,10 @@ At the end of the module a table says how long after each fault a right answer c
 from __future__ import annotations
 
 import asyncio
-import os
-import resource
-import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
-from typing import Any
+from contextlib import closing
 
 import httpx
 import numpy as np
@@ -22,15 +17,12 @@ import pytest
 
 from tests.e2e.conftest import (
     MAX_LENGTH,
-    MODEL,
     PATIENCE_SECONDS,
-    ROOT,
     SERVER_PYTHON,
     Server,
     StartServer,
     wait_for,
 )
-from tests.e2e.conftest import environment as clean_environment
 from tests.e2e.faulty_server import CUES, SLEEP_SECONDS
 
 pytestmark = pytest.mark.e2e
@@ -218,127 +210,3 @@ def test_callers_that_leave(faulty: Server, expected: np.ndarray, recovery: Reco
     recovery("callers left", assert_well(faulty, expected))
     assert faulty.sample("eyeline_requests_total", route="/encode", status="499") == 2  # the third had its answer
     assert faulty.sample("eyeline_cancelled_total") >= 1
-
-
-def test_a_real_shortage_of_memory(start_server: StartServer, recovery: Recovery) -> None:
-    """With next to no memory left, batches that no longer fit are halved until they do: every text is answered."""
-    server = start_server("--no-warmup", "--threads", 1)
-    texts = [f"{number} " + "cat " * 200 for number in range(40)]
-    few = server.encode(texts[:2])["embeddings"]
-    pages = int((open(f"/proc/{server.process.pid}/statm").read()).split()[0])  # noqa: SIM115 - one line
-    most = pages * resource.getpagesize() + 25_000_000
-    resource.prlimit(server.process.pid, resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
-    embeddings = server.encode(texts)["embeddings"]
-    np.testing.assert_allclose(embeddings[:2], few, atol=TOLERANCE)
-    assert len(embeddings) == 40
-    assert server.sample("eyeline_out_of_memory_total") >= 1
-    assert server.sample("eyeline_batch_budget_tokens") < 2_048
-    assert server.sample("eyeline_errors_total", code="out_of_memory") == 0
-    started = time.perf_counter()
-    assert server.encode(texts[0])["num_tokens"] == [203]
-    recovery("memory ran out", time.perf_counter() - started)
-    assert server.client.get("/health/ready").status_code == 200
-
-
-def test_a_hung_worker_ends_the_process(start_server: StartServer, recovery: Recovery) -> None:
-    """Readiness and liveness go off with the reason, everybody who waits gets 503, and the process exits with 1.
-
-    https://github.com/huggingface/text-embeddings-inference/issues/694
-    """
-    server = start_faulty(start_server, *SMALL_BATCHES, "--hang-seconds", HANG_SECONDS)
-    server.encode(NEIGHBOURS[0])
-    started = time.perf_counter()
-    probes: list[tuple[int, dict[str, Any]]] = []
-
-    async def everyone() -> list[httpx.Response]:
-        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as http:
-            texts = ("It may freeze now", *NEIGHBOURS)
-            tasks = [asyncio.create_task(http.post("/encode", json={"texts": text})) for text in texts]
-            responses = list(await asyncio.gather(*tasks))
-            for path in ("/health/ready", "/health/live"):
-                probe = await http.get(path)
-                probes.append((probe.status_code, probe.json()))
-            return responses
-
-    responses = asyncio.run(everyone())
-    noticed = time.perf_counter() - started
-    assert {(response.status_code, response.json()["code"]) for response in responses} == {(503, "worker_unavailable")}
-    assert all(int(response.headers["retry-after"]) >= 1 for response in responses)
-    assert {(status, body["status"], body["reason"]) for status, body in probes} == {(503, "failing", "worker_hung")}
-    assert server.wait() == 1
-    assert "faulty_server" in server.log  # the stack of the thread that hangs
-    recovery(f"worker hung ({HANG_SECONDS} s allowed): told", noticed)
-    recovery("worker hung: the process ended", time.perf_counter() - started)
-    again = start_faulty(start_server)
-    again.encode(NEIGHBOURS[0])
-    recovery("worker hung: the next one serves", time.perf_counter() - started)
-
-
-def test_a_stopped_process_is_no_hang(start_server: StartServer, recovery: Recovery) -> None:
-    """A process that was stopped for longer than a batch may take goes on where it was, and nobody is failed."""
-    server = start_faulty(start_server, *SMALL_BATCHES, "--hang-seconds", HANG_SECONDS)
-    server.encode(NEIGHBOURS[0])
-
-    async def through_a_stop() -> httpx.Response:
-        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as http:
-            task = asyncio.create_task(http.post("/encode", json={"texts": "sleep"}))
-            await asyncio.to_thread(wait_for, lambda: server.sample("eyeline_inflight_requests") > 1, "the text")
-            server.signal(signal.SIGSTOP)
-            await asyncio.sleep(1.5 * HANG_SECONDS)  # nothing but time can show that it does not count
-            server.signal(signal.SIGCONT)
-            return await task
-
-    response = asyncio.run(through_a_stop())
-    started = time.perf_counter()
-    assert response.status_code == 200
-    assert server.client.get("/health/live").status_code == 200
-    assert "hangs" not in server.log
-    server.encode(NEIGHBOURS[0])
-    recovery("process stopped and continued", time.perf_counter() - started)
-
-
-def test_a_stop_does_not_wait_for_a_hung_worker(start_server: StartServer) -> None:
-    """SIGTERM with a batch that never ends: after the grace the process ends, with 1, as it was no clean stop."""
-    server = start_faulty(start_server, "--hang-seconds", 1_000, "--shutdown-grace-seconds", 1)
-    with suppress(httpx.HTTPError), httpx.Client(base_url=server.url, timeout=1) as http:
-        http.post("/encode", json={"texts": "freeze", "normalize": True})
-    server.signal()
-    assert server.wait() == 1
-
-
-@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
-def test_a_log_that_cannot_be_written(redirection: str, recovery: Recovery) -> None:
-    """With a full disk behind stderr, or with stderr closed, requests are served and what is lost is counted."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    flags = f"--model {MODEL} --port {port} --no-warmup --threads 1 --dtype float32 --device cpu"
-    line = f"exec {' '.join(FAULTY)} serve {flags} {redirection}"
-    process = subprocess.Popen(["bash", "-c", line], cwd=ROOT, env=clean_environment(), stdout=subprocess.DEVNULL)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_SECONDS) as http:
-
-            def is_up() -> bool:
-                assert process.poll() is None
-                with suppress(httpx.TransportError):
-                    return http.get("/health/ready").status_code == 200
-                return False
-
-            wait_for(is_up, "the start")
-            assert http.post("/encode", json={"texts": "explode"}).json()["code"] == "inference_failed"
-            started = time.perf_counter()
-            assert http.post("/encode", json={"texts": NEIGHBOURS[0]}).status_code == 200
-            recovery(f"log to {redirection}", time.perf_counter() - started)
-            assert http.get("/health/ready").status_code == 200
-            assert os.readlink(f"/proc/{process.pid}/fd/2") in ("/dev/full", "/dev/null")
-            if redirection == "2>/dev/full":
-                lost = next(
-                    row
-                    for row in http.get("/metrics").text.splitlines()
-                    if row.startswith("eyeline_log_lines_lost_total")
-                )
-                assert float(lost.split()[1]) >= 2
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_SECONDS) == 0
-    finally:
-        process.kill()
-        process.wait(PATIENCE_SECONDS)
