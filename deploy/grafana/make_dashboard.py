@@ -403,6 +403,7 @@ def errors() -> list[Json]:
             "What an instance has found in itself, and is not ready for: docs/reliability.md says what each means.",
             (f"eyeline_fault{{{HERE}}} == 1", "{{instance}} {{reason}}"),
             unit="short",
+            width=12,
         ),
         panel(
             "What should never be",
@@ -413,13 +414,34 @@ def errors() -> list[Json]:
             (increase("eyeline_worker_restarts_total", HERE), "worker restarts"),
             (increase("eyeline_log_lines_lost_total", HERE), "log lines lost"),
             unit="short",
+            width=12,
         ),
+    ]
+
+
+def keys() -> list[Json]:
+    """Return who asks, where there are API keys."""
+    return [
         panel(
             "Requests by key",
-            "Who asks, where there are API keys.",
+            "Requests of callers that showed a key, whatever their answer.",
             (rate("eyeline_key_requests_total", HERE, by="key"), "{{key}}"),
             unit="reqps",
             stack=True,
+        ),
+        panel(
+            "Tokens by key",
+            "Whose work the worker does.",
+            (rate("eyeline_key_tokens_total", MODEL, by="key"), "{{key}}"),
+            unit="cps",
+            stack=True,
+        ),
+        panel(
+            "Waiting by key",
+            "Tokens and texts of a key in the queues. One key fills no more than --max-key-share of them.",
+            (f"sum by (key) (eyeline_key_queue_tokens{{{MODEL}}})", "{{key}} tokens"),
+            (f"sum by (key) (eyeline_key_queue_texts{{{MODEL}}})", "{{key}} texts"),
+            unit="short",
         ),
     ]
 
@@ -541,6 +563,7 @@ def dashboard() -> Json:
         "Queue and worker": waiting(),
         "Shape of batches": batches(),
         "Errors and refusals": errors(),
+        "Keys": keys(),
         "Attention maps": attention(),
         "Process": process(),
     }

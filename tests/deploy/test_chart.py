@@ -33,6 +33,8 @@ SET_BY_THE_CHART = {
     "api_keys_file": "apiKeys",
     "admin_key": "a secret, never a value",
     "admin_key_file": "adminKey",
+    "tls_certificate": "never: TLS is the ingress's or the mesh's",
+    "tls_key": "never, likewise",
 }
 """Settings that are no values under ``settings``, each with what decides it."""
 
@@ -113,12 +115,14 @@ def test_the_server_reads_its_settings(values: str) -> None:
 
 
 def test_settings_arrive_as_they_were_written() -> None:
-    """Large numbers, fractions and booleans, which Helm holds as floating-point numbers, among them."""
+    """Large numbers, which Helm holds as floating-point ones, fractions, booleans and lists among them."""
     settings = settings_of(render("full"))
     assert settings.batch_attention_values == 8_000_000
     assert settings.max_queue_tokens == 400_000
     assert settings.request_timeout_seconds == 12.5
     assert settings.viewer is False
+    assert settings.max_key_share == 0.5
+    assert settings.cors_origins == ("https://app.example", "https://app.example:8443")
     assert settings.threads == 4
     assert [spec.name for spec in settings.model] == ["all-MiniLM-L6-v2", "eyeline-base"]
     assert [str(spec.folder) for spec in settings.model] == ["/models/all-MiniLM-L6-v2", "/app/weights/eyeline-base"]

@@ -36,9 +36,11 @@ default
 {{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
 {{- end -}}
 
-{{/* A number as the server reads it: Helm holds 8000000 as 8e+06. */}}
+{{/* A value as the server reads it from a variable: Helm holds 8000000 as 8e+06; lists are separated by commas. */}}
 {{- define "eyeline.plain" -}}
-{{- if not (kindIs "float64" .) -}}
+{{- if kindIs "slice" . -}}
+{{- join "," . -}}
+{{- else if not (kindIs "float64" .) -}}
 {{- . -}}
 {{- else if eq . (float64 (int64 .)) -}}
 {{- int64 . -}}
