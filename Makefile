@@ -81,12 +81,13 @@ check-clients: $(RUNTIME)/.ready $(CLIENTS)/.locked weights ## other servers' cl
 check-ray: $(DEV)/.ready $(RUNTIME)/.ready $(RAY)/.ready ## deploy/ray on a local cluster of two nodes, by hand (some minutes)
 	@$(DEV)/bin/pytest -m ray tests/ray $(ARGS)
 
-check-long: $(DEV)/.ready $(RAY)/.ready weights ## end-to-end tests and those of Ray at soak size, half an hour of generated requests, properties, guards taken away, by hand (about four hours)
+check-long: $(DEV)/.ready $(RAY)/.ready weights ## end-to-end tests and those of Ray at soak size, containers with three replicas, half an hour of generated requests, properties, guards taken away, by hand (about four hours)
 	@TEST_SCALE=100 $(DEV)/bin/pytest -m e2e $(ARGS)
 	@TEST_SCALE=100 $(DEV)/bin/pytest -m ray tests/ray $(ARGS)
 	@FUZZ_SECONDS=1800 $(DEV)/bin/pytest -m fuzz $(ARGS)
 	@TEST_SCALE=20 $(DEV)/bin/pytest -n0 tests/app/test_batcher_states.py tests/model/test_properties.py
 	@$(DEV)/bin/python -m tests.mutation
+	@deploy/check/run.sh --all
 
 check-gpu: $(DEV)/.ready weights ## reference tests on a CUDA device
 	@$(DEV)/bin/pytest -m cuda $(ARGS)
