@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import httpx
 import numpy as np
@@ -210,3 +211,37 @@ def test_callers_that_leave(faulty: Server, expected: np.ndarray, recovery: Reco
     recovery("callers left", assert_well(faulty, expected))
     assert faulty.sample("eyeline_requests_total", route="/encode", status="499") == 2  # the third had its answer
     assert faulty.sample("eyeline_cancelled_total") >= 1
+
+
+def test_a_hung_worker_ends_the_process(start_server: StartServer, recovery: Recovery) -> None:
+    """Readiness and liveness go off with the reason, everybody who waits gets 503, and the process exits with 1.
+
+    https://github.com/huggingface/text-embeddings-inference/issues/694
+    """
+    server = start_faulty(start_server, *SMALL_BATCHES, "--hang-seconds", HANG_SECONDS)
+    server.encode(NEIGHBOURS[0])
+    started = time.perf_counter()
+    probes: list[tuple[int, dict[str, Any]]] = []
+
+    async def everyone() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as http:
+            texts = ("It may freeze now", *NEIGHBOURS)
+            tasks = [asyncio.create_task(http.post("/encode", json={"texts": text})) for text in texts]
+            responses = list(await asyncio.gather(*tasks))
+            for path in ("/health/ready", "/health/live"):
+                probe = await http.get(path)
+                probes.append((probe.status_code, probe.json()))
+            return responses
+
+    responses = asyncio.run(everyone())
+    noticed = time.perf_counter() - started
+    assert {(response.status_code, response.json()["code"]) for response in responses} == {(503, "worker_unavailable")}
+    assert all(int(response.headers["retry-after"]) >= 1 for response in responses)
+    assert {(status, body["status"], body["reason"]) for status, body in probes} == {(503, "failing", "worker_hung")}
+    assert server.wait() == 1
+    assert "faulty_server" in server.log  # the stack of the thread that hangs
+    recovery(f"worker hung ({HANG_SECONDS} s allowed): told", noticed)
+    recovery("worker hung: the process ended", time.perf_counter() - started)
+    again = start_faulty(start_server)
+    again.encode(NEIGHBOURS[0])
+    recovery("worker hung: the next one serves", time.perf_counter() - started)
