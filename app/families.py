@@ -32,7 +32,7 @@ OPENAI_PATHS = frozenset({"/embeddings", "/models"})
 RERANK_PATHS = frozenset({"/v1/rerank", "/v2/rerank"})
 """Cohere's and Jina's, in the midst of the other families' paths."""
 
-TEI_PATHS = frozenset({"/embed", "/embed_all", "/predict", "/rerank", "/decode"})
+TEI_PATHS = frozenset({"/embed", "/embed_all", "/embed_sparse", "/predict", "/rerank", "/decode"})
 """With everything under ``/models/``, and what is posted to ``/``."""
 
 OIP_PATH = "/v2"

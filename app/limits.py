@@ -1,6 +1,7 @@
 """What one request may hold, and for attention that is too large, what would fit.
 
-Everything is counted after tokenizing and before any forward pass.
+Everything is counted after tokenizing and before any forward pass, but for the weights of sparse vectors: how many of
+them are above 0 is known only then.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import AnswerTooLargeError, AttentionTooLargeError
-from model.contract import AttentionSelection, EncodeInput, SpecialMode, Unit
+from model.contract import AttentionSelection, EncodeInput, Row, SpecialMode, Unit
 from model.head_statistics import STATISTICS
 from model.maps import num_units
 
@@ -39,7 +40,7 @@ class Limits:
     max_attention_values_computed : int
         Attention weights computed for one request, whatever becomes of them.
     max_token_values : int
-        Numbers in an answer that holds a vector for each token.
+        Numbers in an answer that holds a vector for each token, and weights in one of sparse vectors.
     """
 
     max_texts: int
@@ -65,6 +66,29 @@ def check_token_states(num_tokens: int, dimensions: int, limits: Limits) -> None
             limit=limits.max_token_values,
             actual=num_tokens * dimensions,
         )
+
+
+def check_sparse_vectors(rows: Sequence[Row], limits: Limits) -> None:
+    """Refuse an answer of sparse vectors that would hold too many weights.
+
+    Raises
+    ------
+    AnswerTooLargeError
+    """
+    num_weights = num_sparse_weights(rows)
+    if num_weights > limits.max_token_values:
+        raise AnswerTooLargeError(
+            f"the sparse vectors of {len(rows)} texts have {num_weights} weights, an answer may hold "
+            f"{limits.max_token_values}: send fewer texts",
+            param="texts",
+            limit=limits.max_token_values,
+            actual=num_weights,
+        )
+
+
+def num_sparse_weights(rows: Sequence[Row]) -> int:
+    """Count the weights of sparse vectors."""
+    return sum(row.sparse_vector.index.size for row in rows if row.sparse_vector is not None)
 
 
 def check_whole(texts: Sequence[str], limits: Limits) -> None:

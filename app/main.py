@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from weakref import WeakSet
 
 import numpy as np
@@ -67,6 +68,7 @@ EXPOSED_HEADERS = (
 TEXT_ROUTES = (
     *("/encode", "/similarity", "/attention/heads", "/v1/embeddings", "/embeddings", "/embed", "/embed_all", "/"),
     *("/models/{name}/embed", "/models/{name}/embed_all", "/models/{name}/similarity"),
+    *("/embed_sparse", "/models/{name}/embed_sparse"),
     *("/predict", "/models/{name}/predict", "/rerank", "/models/{name}/rerank", "/v1/rerank", "/v2/rerank"),
     *("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer"),
 )
@@ -270,7 +272,7 @@ async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics
     observer = metrics.for_model(model.name, padding_ratio=embedder.padding_ratio, routes=TEXT_ROUTES)
     batcher = Batcher(
         run=embedder.run,
-        cost=cost,
+        cost=partial(cost, vocab_size=embedder.info.vocab_size),
         worker=worker,
         limits=limits,
         observer=observer,
@@ -295,10 +297,10 @@ def _describe_model(model: ServedModel, metrics: Metrics) -> None:
     )
 
 
-def cost(item: EncodeInput, spec: OutputSpec) -> Cost:
-    """Say what a text takes of a batch."""
+def cost(item: EncodeInput, spec: OutputSpec, vocab_size: int) -> Cost:
+    """Say what a text takes of a batch; a sparse vector as if none of its weights were 0."""
     values = 0 if spec.attention is None else spec.attention.num_values(item.num_tokens)
-    return Cost(item.num_tokens, values)
+    return Cost(item.num_tokens, values + (vocab_size if spec.sparse_vector else 0))
 
 
 async def warm_up(embedder: Embedder, batch_tokens: int, worker: Worker) -> float:
@@ -336,6 +338,7 @@ def gives_finite_output(embedder: Embedder) -> bool:
     inputs = embedder.tokenizer.encode(["Eyeline", "Eyeline shows where it looked."])
     rows = embedder.run(inputs, [embedder.own_output] * len(inputs))
     found = [part for row in rows for part in (row.embedding, row.logits) if part is not None]
+    found += [row.sparse_vector.value for row in rows if row.sparse_vector is not None]
     return all(bool(np.isfinite(part).all()) for part in found)
 
 

@@ -25,12 +25,13 @@ from app.schemas.tei import (
     TeiSimilarityRequest,
     TeiTokenizeRequest,
 )
+from app.schemas.tei_sparse import TeiEmbedSparseRequest
 
 REQUESTS = (
     *(EncodeRequest, SimilarityRequest, TokenizeRequest, HeadDistancesRequest, OpenAIEmbeddingsRequest),
     InfinityEmbeddingsRequest,
     *(TeiEmbedRequest, TeiEmbedAllRequest, TeiSimilarityRequest, TeiTokenizeRequest, TeiDecodeRequest),
-    *(TeiPredictRequest, TeiRerankRequest, RerankRequest),
+    *(TeiEmbedSparseRequest, TeiPredictRequest, TeiRerankRequest, RerankRequest),
     OIPInferRequest,
 )
 SHARED_PATHS = ("/similarity", "/tokenize")

@@ -134,9 +134,9 @@ class Settings(BaseSettings):
         Shown("VALUES"),
         Field(
             ge=1,
-            description="Attention weights (layers x heads x tokens x tokens, 4 bytes each) computed in one batch; one "
-            "text that needs more runs alone. Too small runs texts with maps one by one; too large takes memory and "
-            "holds up requests without maps.",
+            description="Attention weights (layers x heads x tokens x tokens, 4 bytes each) computed in one batch; a "
+            "sparse vector counts as many as its vocabulary has tokens. One text that needs more runs alone. Too small "
+            "runs texts with maps one by one; too large takes memory and holds up requests without maps.",
         ),
     ] = 8_000_000
     max_body_bytes: Annotated[
@@ -206,9 +206,9 @@ class Settings(BaseSettings):
         Shown("VALUES"),
         Field(
             ge=1,
-            description="Numbers in one answer of /embed_all, which has a vector for each token; more is answered with "
-            "413. Too small refuses ordinary documents; too large makes answers that take seconds to write, and "
-            "hundreds of megabytes.",
+            description="Numbers in one answer of /embed_all, which has a vector for each token, and weights in one of "
+            "/embed_sparse; more is answered with 413. Too small refuses ordinary documents; too large makes answers "
+            "that take seconds to write, and hundreds of megabytes.",
         ),
     ] = 4_000_000
     # About 80 MB at 128 tokens a text: a bound on memory, as short texts cost little of the token budget.

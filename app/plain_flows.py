@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from app.limits import check_token_states, check_whole
+from app.limits import check_sparse_vectors, check_token_states, check_whole
 from app.naming import naming
 from app.plain import PlainRequest, check
 from app.service import INLINE_CHARACTERS, Encoded, Service, Timings, Tokenized, stack
@@ -47,13 +47,32 @@ async def score(service: Service, request: PlainRequest, *kinds: ModelKind, rout
         See ``app/errors.py``; the texts are called what the caller calls them.
     """
     with naming(request.rename):
-        check(request)
-        model = service.find_model(request.model)
-        model.embedder.check_kind(*kinds)
-        inputs, tokenize_seconds = await service.tokenize_texts(model, request.texts, request, details=False)
-        specs = [model.embedder.own_output] * len(inputs)
-        rows, timings = await service.run(model, inputs, specs, tokenize_seconds, route)
-        return Encoded(model, inputs, stack(rows), rows, None, timings)
+        return await _run_own_output(service, request, *kinds, route=route)
+
+
+async def embed_sparse(service: Service, request: PlainRequest, *, route: str) -> Encoded:
+    """Weigh the vocabulary of a SPLADE model for texts and token ids: rows hold sparse vectors, no embedding.
+
+    Raises
+    ------
+    ServiceError, InputError
+        See ``app/errors.py``; the texts are called what the caller calls them.
+    """
+    with naming(request.rename):
+        encoded = await _run_own_output(service, request, "sparse", route=route)
+        check_sparse_vectors(encoded.rows, service.limits)
+        return encoded
+
+
+async def _run_own_output(service: Service, request: PlainRequest, *kinds: ModelKind, route: str) -> Encoded:
+    """Run texts for what a model of these kinds is there for."""
+    check(request)
+    model = service.find_model(request.model)
+    model.embedder.check_kind(*kinds)
+    inputs, tokenize_seconds = await service.tokenize_texts(model, request.texts, request, details=False)
+    specs = [model.embedder.own_output] * len(inputs)
+    rows, timings = await service.run(model, inputs, specs, tokenize_seconds, route)
+    return Encoded(model, inputs, stack(rows), rows, None, timings)
 
 
 async def tokenize_whole(service: Service, request: PlainRequest) -> tuple[Tokenized, list[str]]:

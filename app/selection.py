@@ -19,7 +19,7 @@ SHORT_RATIO = 4
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one text takes of a batch: tokens, and values in its attention maps."""
+    """What one text takes of a batch: tokens, and values in its attention maps or its sparse vector."""
 
     tokens: int
     attention_values: int = 0

@@ -30,6 +30,17 @@ def write_token_states(encoded: Encoded) -> bytes:
     return _dumps([row.token_states for row in encoded.rows])
 
 
+def write_sparse_vectors(encoded: Encoded) -> bytes:
+    """Write the answer of ``/embed_sparse``: of each text its weights above 0, by ascending index."""
+    vectors = [row.sparse_vector for row in encoded.rows if row.sparse_vector is not None]
+    return _dumps(
+        [
+            [{"index": index, "value": value} for index, value in zip(one.index.tolist(), one.value, strict=True)]
+            for one in vectors
+        ]
+    )
+
+
 def write_comparison(encoded: Encoded) -> bytes:
     """Write the answer of ``/similarity``: cosines of the first text with the others."""
     vectors = encoded.embeddings.astype(np.float64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -26,12 +26,16 @@ from model.files import check_file, inside, is_there, read_text
 from model.folder import DenseConfig, ModelFolder, read_json
 from model.formats import Format, RawConfig, Sources, weight_and_bias
 from model.formats.registry import find_format
-from model.heads import Classifier, ClassifierConfig, Dense
+from model.heads import Classifier, ClassifierConfig, Dense, MaskedLMConfig, MaskedLMHead
 from model.linear import pack_linear_layers
+from model.sparse import Splade
 
 log = logging.getLogger("eyeline.model")
 
 Described = TypeVar("Described")
+
+TOKEN_TABLE = "embedding.tokens.weight"
+"""Our name for the table of token embeddings."""
 
 COMMON_PREFIXES = ("0.auto_model.", "auto_model.", "model.", "module.")
 """What wrappers put before a family's own names."""
@@ -52,6 +56,8 @@ class LoadedEncoder:
     format : Format
     classifier : Classifier or None
         In float32; where the folder has labels.
+    splade : Splade or None
+        Of a SPLADE folder; its head in the encoder's number format, its decoder mostly the encoder's own table.
     num_parameters : int
     ignored_keys : tuple of str
         Tensors that are known and not used.
@@ -60,6 +66,7 @@ class LoadedEncoder:
     encoder: Encoder
     format: Format
     classifier: Classifier | None
+    splade: Splade | None
     num_parameters: int
     ignored_keys: tuple[str, ...]
 
@@ -95,11 +102,14 @@ def load_encoder(
     found = find_format(folder.config, str(config_file))
     config = _described(found.encoder_config, folder, config_file)
     head = _classifier_config(found, folder, config_file)
+    masked_lm_config = _masked_lm_config(found, folder, config_file)
     tensors = {_strip(key, found): (key, file) for key, file in files.items()}
     if len(tensors) != len(files):
         raise CheckpointError(f"{folder.transformer}: two tensors have the same name once prefixes are removed")
     sources = found.sources(config)
     head_sources = {} if head is None else _classifier_sources(head)
+    if masked_lm_config is not None:
+        head_sources = _masked_lm_sources(masked_lm_config, sources[TOKEN_TABLE], tensors)
     ignored = _check_keys(found, [*sources.values(), *head_sources.values()], tensors)
     with torch.device("meta"), _WithoutInitialization():
         encoder = Encoder(config, attend)
@@ -120,7 +130,12 @@ def load_encoder(
             classifier = Classifier(head, config.hidden_size, len(folder.labels.names))
         _load_head(classifier, head_sources, reader, device)
         num_parameters += sum(parameter.numel() for parameter in classifier.parameters())
-    return LoadedEncoder(encoder, found, classifier, num_parameters, ignored)
+    splade = None
+    if masked_lm_config is not None and folder.splade is not None:
+        masked_lm, num_own = _load_masked_lm(masked_lm_config, head_sources, encoder, reader, pack=pack)
+        splade = Splade(masked_lm, folder.splade)
+        num_parameters += num_own
+    return LoadedEncoder(encoder, found, classifier, splade, num_parameters, ignored)
 
 
 def _classifier_config(found: Format, folder: ModelFolder, file: Path) -> ClassifierConfig | None:
@@ -136,6 +151,63 @@ def _classifier_sources(head: ClassifierConfig) -> Sources:
     """Map every parameter of a classification head."""
     sources = weight_and_bias("dense", head.dense, bias=head.dense_bias) | weight_and_bias("out", head.out)
     return sources | (weight_and_bias("norm", head.norm, bias=head.norm_bias) if head.norm else {})
+
+
+def _masked_lm_config(found: Format, folder: ModelFolder, file: Path) -> MaskedLMConfig | None:
+    """Let the family read the masked language model's head of a SPLADE folder."""
+    if folder.splade is None:
+        return None
+    if found.masked_lm is None:
+        raise CheckpointError(f"{file}: a {found.name} model with the head of a masked language model is not supported")
+    return _described(found.masked_lm, folder, file)
+
+
+def _masked_lm_sources(head: MaskedLMConfig, table: tuple[str, ...], tensors: Container[str]) -> Sources:
+    """Map every parameter of a masked language model's head; a tied decoder to the table of token embeddings.
+
+    The bias has two names in some families, of which a file may have either; of an untied decoder its own comes first.
+    """
+    sources = weight_and_bias("dense", head.dense, bias=head.dense_bias)
+    sources |= weight_and_bias("norm", head.norm, bias=head.norm_bias)
+    sources["decoder.weight"] = table if head.is_tied else (f"{head.decoder}.weight",)
+    if head.bias is not None:
+        names = (f"{head.decoder}.bias", head.bias)
+        sources["decoder.bias"] = (next((name for name in names if name in tensors), head.bias),)
+    return sources
+
+
+def _load_masked_lm(
+    config: MaskedLMConfig, sources: Sources, encoder: Encoder, reader: _Reader, *, pack: bool
+) -> tuple[MaskedLMHead, int]:
+    """Load a masked language model's head in the encoder's number format; returns its own parameters as well.
+
+    Raises
+    ------
+    CheckpointError
+        If the decoder is tied, and the file has one that differs.
+    """
+    table = encoder.embedding.tokens.weight  # (V, E)
+    with torch.device("meta"), _WithoutInitialization():
+        head = MaskedLMHead(config, encoder.config.hidden_size, table.shape[1], table.shape[0])
+    if config.is_tied:
+        twins = {f"{config.decoder}.weight": sources["decoder.weight"][0]}
+        if config.bias is not None:
+            twins[f"{config.decoder}.bias"] = config.bias
+        for own, other in twins.items():
+            if own in reader and other in reader and not torch.equal(reader[own], reader[other]):
+                raise CheckpointError(
+                    f"{reader.file(own)}: tensors {own!r} and {other!r} differ, and config.json has tie_word_embeddings"
+                )
+    state = _read_state(head, sources, reader, table.dtype, table.device)
+    num_own = sum(tensor.numel() for tensor in state.values())
+    if config.is_tied:  # in the memory of the table
+        state["decoder.weight"] = table
+        num_own -= table.numel()
+    head.load_state_dict(state, strict=True, assign=True)
+    head.eval().requires_grad_(requires_grad=False)
+    if pack:
+        pack_linear_layers(head)
+    return head, num_own
 
 
 def load_dense(config: DenseConfig, device: torch.device) -> Dense:

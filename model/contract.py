@@ -203,6 +203,8 @@ class OutputSpec:
         The last hidden state of every token.
     logits : bool
         The output of the model's classification head, for folders that have one.
+    sparse_vector : bool
+        The weights of the vocabulary's tokens, for SPLADE folders.
     attention : AttentionSelection or None
         Attention maps; None costs nothing.
     """
@@ -213,7 +215,24 @@ class OutputSpec:
     chunks: tuple[range, ...] | None = None
     token_states: bool = False
     logits: bool = False
+    sparse_vector: bool = False
     attention: AttentionSelection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SparseVector:
+    """A vector as wide as the vocabulary of which only what is above 0 is kept.
+
+    Attributes
+    ----------
+    index : array, shape (weights,), int32
+        Ids of the vocabulary, ascending.
+    value : array, shape (weights,), float32
+        Their weights.
+    """
+
+    index: NDArray[np.int32]
+    value: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +296,7 @@ class Row:
         In its place, where chunks were asked for.
     token_states : array, shape (L, D), float32, or None
     logits : array, shape (classes,), float32, or None
+    sparse_vector : SparseVector or None
     attention : TextAttention or None
     queue_seconds, inference_seconds : float
         How long the text waited, and how long its batch ran. Written by the batcher, read once by the service.
@@ -286,6 +306,7 @@ class Row:
     chunks: FloatArray | None = None
     token_states: FloatArray | None = None
     logits: FloatArray | None = None
+    sparse_vector: SparseVector | None = None
     attention: TextAttention | None = None
     queue_seconds: float = 0.0
     inference_seconds: float = 0.0

@@ -29,6 +29,7 @@ from model.contract import (
     OutputSpec,
     RolloutSelection,
     Row,
+    SparseVector,
     SpecialMode,
     Unit,
 )
@@ -45,7 +46,7 @@ from model.errors import (
 from model.folder import ModelFolder, read_folder, read_tokenizer
 from model.heads import Dense
 from model.int8 import has_kernel, observe_inputs, quantize_linear_layers
-from model.labels import ModelKind
+from model.labels import INSTEAD, ModelKind
 from model.maps import Units, units_among
 from model.memory import raising_memory_error
 from model.pooling import POOLING_FUNCTIONS, Pooling, Spans, finish
@@ -53,13 +54,6 @@ from model.similarity import Projection, WideArray, similarity_map
 from model.tokenizer import SpecialTokens, Text, Tokenizer, TokenizerConfig
 
 ATTENTION_PATHS: dict[Literal["fused", "explicit"], Attend] = {"fused": attend_fused, "explicit": attend_explicit}
-
-INSTEAD: dict[ModelKind, str] = {
-    "embedding": "an embedding model, which gives no scores: it answers /encode and /embed",
-    "classifier": "a classifier, which gives scores of labels: it answers /predict",
-    "reranker": "a reranker, which gives scores of pairs: it answers /rerank and /predict",
-}
-"""What each kind of model is there for."""
 
 _SHORTEST_MAX_LENGTH = 3
 """A model must read at least one token between its special tokens."""
@@ -81,7 +75,7 @@ class ModelInfo:
     dimensions, hidden_size, num_hidden_layers, num_attention_heads, vocab_size, max_length : int
         A model that gives no embeddings has 0 dimensions.
     pooling : str
-        What an embedding, or the classification head, is made of.
+        What an embedding, or the classification head, is made of; ``splade`` of a sparse model.
     dtype, device : str
     threads : int
     special_tokens : str
@@ -139,14 +133,15 @@ class Embedder:
         self._encoder = loaded.encoder
         self._dense = tuple(dense)
         self._classifier = loaded.classifier
+        self._splade = loaded.splade
         # rounding that differs with the padding of a group would tip a byte over to the next, and many behind it
         self._max_padding = 0.0 if dtype == "int8" else MAX_GROUP_PADDING
         width = folder.dense[-1].out_features if folder.dense else self.config.hidden_size
-        self.dimensions: int = 0 if loaded.classifier else width
+        self.dimensions: int = width if folder.kind == "embedding" else 0
         self.info = ModelInfo(
             folder=folder.path,
             format=loaded.format.name,
-            kind=folder.labels.kind if folder.labels else "embedding",
+            kind=folder.kind,
             labels=folder.labels.names if folder.labels else (),
             num_parameters=loaded.num_parameters,
             num_ignored_tensors=len(loaded.ignored_keys),
@@ -156,7 +151,7 @@ class Embedder:
             num_attention_heads=self.config.num_attention_heads,
             vocab_size=self.config.vocab_size,
             max_length=tokenizer.max_length,
-            pooling=loaded.classifier.config.pooling if loaded.classifier else folder.pooling.mode,
+            pooling=loaded.classifier.config.pooling if loaded.classifier else folder.pooling_name,
             dtype=dtype,
             device=str(device),
             threads=torch.get_num_threads(),
@@ -274,8 +269,8 @@ class Embedder:
         Raises
         ------
         ValueError
-            If logits are asked for and the model has no classification head, or special tokens or words of a text that
-            was tokenized without details.
+            If logits or sparse vectors are asked for and the model has no head for them, or special tokens or words of
+            a text that was tokenized without details.
         MemoryError
             If there is not enough memory for this batch. Nothing of it stays in memory: a smaller one may well run.
         """
@@ -285,6 +280,7 @@ class Embedder:
         output = self._encoder(batch, [spec.attention for spec in ordered], tables)
         embeddings = self._embeddings(output.last_hidden_state, batch, inputs, ordered)
         logits = self._logits(output.last_hidden_state, batch, ordered)
+        sparse = self._sparse_vectors(output.last_hidden_state, batch, ordered)
         rows = [Row() for _ in inputs]
         for packed, index in enumerate(batch.order):
             row, spec = rows[index], ordered[packed]
@@ -294,6 +290,7 @@ class Embedder:
             elif found is not None:
                 row.embedding = found[0].copy()
             row.logits = logits[packed].copy() if spec.logits else None
+            row.sparse_vector = sparse.get(packed)
             row.attention = output.attentions[packed]
             if spec.token_states:
                 start = batch.starts[packed]
@@ -341,10 +338,25 @@ class Embedder:
         whole = Spans.of(batch.starts, batch.lengths, [0] * len(batch.lengths))
         return _to_array(self._classifier(POOLING_FUNCTIONS[self._classifier.config.pooling](hidden_states, whole)))
 
+    def _sparse_vectors(
+        self, hidden_states: Tensor, batch: PackedBatch, specs: Sequence[OutputSpec]
+    ) -> dict[int, SparseVector]:
+        """Run the head of a SPLADE model for the texts that asked, by their place in packed order."""
+        asked = [text for text, spec in enumerate(specs) if spec.sparse_vector]
+        if not asked:
+            return {}
+        if self._splade is None:
+            raise ValueError("sparse vectors were asked for, and the model folder is no SPLADE model")
+        lengths = [batch.lengths[text] for text in asked]
+        spans = Spans.of([batch.starts[text] for text in asked], lengths, [0] * len(asked))
+        return dict(zip(asked, self._splade.vectors(hidden_states, spans), strict=True))
+
     @property
     def own_output(self) -> OutputSpec:
-        """What the model is there for: an embedding, or the logits of its labels."""
-        return OutputSpec() if self.labels is None else OutputSpec(pooled=False, logits=True)
+        """What the model is there for: an embedding, a sparse vector, or the logits of its labels."""
+        kind = self.info.kind
+        is_scored = kind in ("classifier", "reranker")
+        return OutputSpec(pooled=kind == "embedding", logits=is_scored, sparse_vector=kind == "sparse")
 
     def check_kind(self, *kinds: ModelKind, param: str = "model") -> None:
         """Refuse what only models of these kinds give.

@@ -18,10 +18,14 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from model.errors import CheckpointError
 from model.files import MAX_TOKENIZER_BYTES, check_file, inside, is_there, read_json_value, read_text
 from model.heads import HEAD_ACTIVATIONS, HeadActivation
-from model.labels import Labels, read_labels
+from model.labels import Labels, ModelKind, read_labels
 from model.pooling import POOLING_FUNCTIONS, Pooling, PoolingMode
+from model.sparse import MASKED_LM_MODULE, POOLING_MODULE, SpladePooling, find_splade, read_splade
 
 log = logging.getLogger("eyeline.model")
+
+MODULES = ("Transformer", "Pooling", "Dense", "Normalize", MASKED_LM_MODULE, POOLING_MODULE)
+"""The modules of sentence-transformers that are served."""
 
 _UNBOUNDED = 10**9
 """transformers writes 1e30 for "no maximum"; whatever is above this means none."""
@@ -66,6 +70,8 @@ class ModelFolder:
         ``config.json``.
     labels : Labels or None
         Of a sequence classifier, which ``config.json`` alone makes a folder; its embedding means nothing.
+    splade : SpladePooling or None
+        Of a SPLADE model, which its modules make a folder; its embedding means nothing either.
     pooling : Pooling
     dense : tuple of DenseConfig
         In the order in which they run.
@@ -80,12 +86,25 @@ class ModelFolder:
     transformer: Path
     config: Mapping[str, Any]
     labels: Labels | None
+    splade: SpladePooling | None
     pooling: Pooling
     dense: tuple[DenseConfig, ...]
     max_length: int | None
     lowercase: bool
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
+
+    @property
+    def kind(self) -> ModelKind:
+        """What the folder is served as."""
+        if self.labels is not None:
+            return self.labels.kind
+        return "embedding" if self.splade is None else "sparse"
+
+    @property
+    def pooling_name(self) -> str:
+        """How the folder pools, in one word."""
+        return self.pooling.mode if self.splade is None else "splade"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -126,18 +145,23 @@ def read_folder(path: Path) -> ModelFolder:
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a folder")
     modules = _modules(path)
-    transformer = next((where for kind, where in modules if kind == "Transformer"), path)
+    encoders = ("Transformer", MASKED_LM_MODULE)
+    transformer = next((where for kind, where in modules if kind in encoders), path)
     sentence = _read_optional_json(transformer / "sentence_bert_config.json")
     prompts, default_prompt_name = _prompts(path / "config_sentence_transformers.json")
     config = read_json(transformer / "config.json")
     _check_sizes(config, transformer / "config.json")
     labels = read_labels(config, transformer / "config.json")
+    place = find_splade(modules, sentence, path / "modules.json")
+    if labels is not None and place is not None:
+        raise CheckpointError(f"{transformer / 'config.json'}: a classification head is not supported with SPLADE")
     return ModelFolder(
         path=path,
         transformer=transformer,
         config=config,
         labels=labels,
-        pooling=Pooling() if labels is not None else _pooling(path, modules),
+        splade=None if place is None else read_splade(read_json(place / "config.json"), place / "config.json"),
+        pooling=_pooling(path, modules) if labels is None and place is None else Pooling(),
         dense=tuple(_dense(where) for kind, where in modules if kind == "Dense"),
         max_length=_max_length(transformer, sentence),
         lowercase=bool(sentence.get("do_lower_case", False)),
@@ -158,11 +182,14 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
         raise CheckpointError(f"{file} is not a list of modules with type and path") from error
     modules = [(kind, inside(path, where, file)) for kind, where in named]
     for kind, _ in modules:
-        if kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
-            raise CheckpointError(
-                f"{file}: module {kind[:80]!r} is not supported, only Transformer, Pooling, Dense and Normalize"
-            )
+        if kind not in MODULES:
+            raise CheckpointError(f"{file}: module {kind[:80]!r} is not supported, only {', '.join(MODULES)}")
     kinds = [kind for kind, _ in modules]
+    if "Dense" in kinds and "Pooling" not in kinds[: kinds.index("Dense")]:
+        raise CheckpointError(
+            f"{file}: module 'Dense' without 'Pooling' before it is not supported: such a model has a vector for each "
+            "token (late interaction), and its scores are not served"
+        )
     if "Dense" in kinds and "Normalize" in kinds[: len(kinds) - kinds[::-1].index("Dense")]:
         raise CheckpointError(f"{file}: module 'Normalize' before 'Dense' is not supported, only after it")
     return modules

@@ -1,4 +1,4 @@
-"""Modules on top of the pooled vector or of a token: what sentence-transformers calls Dense, and classifiers."""
+"""Modules on top of the pooled vector or of a token: Dense as sentence-transformers has it, classifiers, masked LMs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from model.config import Activation
+from model.linear import Linear
 from model.pooling import PoolingMode
 
 HeadActivation = Literal["identity", "tanh", "relu", "gelu", "sigmoid", "silu"]
@@ -73,6 +75,64 @@ class Classifier(nn.Module):
         """Map (B, D) to logits (B, num_labels)."""
         logits: Tensor = self.out(self.norm(HEAD_ACTIVATIONS[self.config.activation](self.dense(pooled))))
         return logits
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedLMConfig:
+    """The head of a masked language model.
+
+    Attributes
+    ----------
+    dense, norm, decoder : str
+        Stripped names of the layers in the checkpoint, without ``.weight`` and ``.bias``.
+    activation : Activation
+        Between dense layer and norm; none of the gated ones.
+    bias : str or None
+        Stripped name of the bias of each token of the vocabulary, where it is not called after ``decoder``; None where
+        there is none.
+    norm_eps : float
+    dense_bias, norm_bias : bool
+    is_tied : bool
+        Whether the decoder's weight is the table of token embeddings.
+    """
+
+    dense: str
+    norm: str
+    decoder: str
+    activation: Activation
+    bias: str | None
+    norm_eps: float
+    dense_bias: bool = True
+    norm_bias: bool = True
+    is_tied: bool = True
+
+
+class MaskedLMHead(nn.Module):
+    """From the state of a token to a logit for each token of the vocabulary.
+
+    Parameters
+    ----------
+    config : MaskedLMConfig
+    hidden_size, embedding_size, vocab_size : int
+    """
+
+    def __init__(self, config: MaskedLMConfig, hidden_size: int, embedding_size: int, vocab_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size = vocab_size
+        self.dense = Linear(hidden_size, embedding_size, bias=config.dense_bias, activation=config.activation)
+        self.norm = nn.LayerNorm(embedding_size, config.norm_eps, bias=config.norm_bias)
+        self.decoder = nn.Linear(embedding_size, vocab_size, bias=config.bias is not None)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Map (T, D) to (T, E): what :meth:`logits` reads."""
+        transformed: Tensor = self.norm(self.dense(hidden_states))
+        return transformed
+
+    def logits(self, transformed: Tensor, columns: slice) -> Tensor:
+        """Give the logits of some tokens of the vocabulary: (T, E) -> (T, columns)."""
+        bias: Tensor | None = self.decoder.bias
+        return F.linear(transformed, self.decoder.weight[columns], None if bias is None else bias[columns])
 
 
 class Dense(nn.Module):

@@ -1,4 +1,4 @@
-"""What a classification head says: which kind of model it makes of an encoder, its labels, its scores."""
+"""Which kinds of models there are, and what a classification head says: its labels, its scores."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ import numpy as np
 from model.contract import FloatArray
 from model.errors import CheckpointError
 
-ModelKind = Literal["embedding", "classifier", "reranker"]
-"""What a folder is served as; text-embeddings-inference's words."""
+ModelKind = Literal["embedding", "sparse", "classifier", "reranker"]
+"""What a folder is served as; text-embeddings-inference's words, but for ``sparse``, an embedding model to it."""
+
+INSTEAD: Mapping[ModelKind, str] = {
+    "embedding": "an embedding model, which gives no scores: it answers /encode and /embed",
+    "sparse": "a sparse model, which gives weights of its vocabulary's tokens: it answers /embed_sparse",
+    "classifier": "a classifier, which gives scores of labels: it answers /predict",
+    "reranker": "a reranker, which gives scores of pairs: it answers /rerank and /predict",
+}
+"""What each kind of model is there for."""
 
 ScoreFunction = Literal["sigmoid", "softmax", "identity"]
 

@@ -65,6 +65,11 @@ def max_pool(hidden_states: Tensor, spans: Spans) -> Tensor:
     return torch.stack([hidden_states[start:stop].amax(dim=0) for start, stop in _pairs(spans)]).float()
 
 
+def sum_pool(hidden_states: Tensor, spans: Spans) -> Tensor:
+    """Add up the tokens of each text: (T, D) -> (B, D) float32, summed in float32."""
+    return torch.stack([hidden_states[start:stop].float().sum(dim=0) for start, stop in _pairs(spans)])
+
+
 def cls_pool(hidden_states: Tensor, spans: Spans) -> Tensor:
     """Take the first token: (T, D) -> (B, D) float32."""
     return hidden_states[list(spans.starts)].float()

@@ -47,8 +47,10 @@ LONGER = {
     "eyeline/async_client.py": "one method for each thing that a server does, with its documentation",
     "eyeline/client.py": "one method for each thing that a server does, with its documentation",
     "model/checkpoint.py": "a folder's tensors, and every reason to refuse them",
+    "model/contract.py": "the records that cross the border, all in one place",
     "model/convert.py": "the names of two documents' tensors, and every refusal",
     "model/embedder.py": "the one object that owns a loaded model",
+    "model/folder.py": "a folder's small files, and every reason to refuse them",
 }
 """Modules above :data:`MAX_LINES`, each with the reason why it is one module."""
 

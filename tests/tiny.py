@@ -32,6 +32,10 @@ CONFIG: Mapping[str, Any] = {
 }
 
 
+MODULES = (("", "Transformer"), ("1_Pooling", "Pooling"))
+SPLADE_MODULES = (("", "MLMTransformer"), ("1_SpladePooling", "SpladePooling"))
+
+
 def make_bert_folder(
     path: Path,
     *,
@@ -41,6 +45,7 @@ def make_bert_folder(
     default_prompt_name: str | None = None,
     seed: int = 0,
     labels: Sequence[str] = (),
+    splade: bool = False,
     **changes: Any,
 ) -> Path:
     """Write a model folder as sentence-transformers does, or as transformers does where there are labels.
@@ -59,6 +64,8 @@ def make_bert_folder(
         Of the weights: two folders of one seed are alike.
     labels : sequence of str
         Of a classification head: it is then a classifier, or with one label a reranker.
+    splade : bool
+        Whether it has the head of a masked language model and SPLADE's pooling: it is then a sparse model.
     **changes
         Fields of ``config.json`` that differ from :data:`CONFIG`.
 
@@ -70,11 +77,12 @@ def make_bert_folder(
     named = {"id2label": dict(enumerate(labels)), "architectures": ["BertForSequenceClassification"]}
     config = {**CONFIG, **(named if labels else {}), **changes}
     path.mkdir(parents=True, exist_ok=True)
-    save_file(make_bert_tensors(config, seed), path / "model.safetensors", metadata={"format": "pt"})
+    tensors = make_bert_tensors(config, seed, splade=splade)
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
     make_wordpiece_tokenizer().save(str(path / "tokenizer.json"))
     modules = [
         {"idx": index, "name": str(index), "path": folder, "type": f"sentence_transformers.models.{kind}"}
-        for index, (folder, kind) in enumerate((("", "Transformer"), ("1_Pooling", "Pooling")))
+        for index, (folder, kind) in enumerate(SPLADE_MODULES if splade else MODULES)
     ]
     files: dict[str, Any] = {
         "config.json": config,
@@ -89,6 +97,9 @@ def make_bert_folder(
             "default_prompt_name": default_prompt_name,
         },
     }
+    if splade:
+        del files["1_Pooling/config.json"]
+        files["1_SpladePooling/config.json"] = {"pooling_strategy": "max", "activation_function": "relu"}
     if labels:
         del files["modules.json"], files["1_Pooling/config.json"]
     for name, content in files.items():
@@ -97,7 +108,9 @@ def make_bert_folder(
     return path
 
 
-def make_bert_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, NDArray[np.float32]]:
+def make_bert_tensors(
+    config: Mapping[str, Any], seed: int = 0, *, splade: bool = False
+) -> dict[str, NDArray[np.float32]]:
     """Draw every tensor of a BertModel, biases and norms included, wide enough that each of them matters."""
     draw = np.random.default_rng(seed)
     hidden, inner = config["hidden_size"], config["intermediate_size"]
@@ -121,6 +134,10 @@ def make_bert_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, NDA
         norms += [f"{layer}.attention.output.LayerNorm", f"{layer}.output.LayerNorm"]
     if "id2label" in config:
         products |= {"pooler.dense": (hidden, hidden), "classifier": (len(config["id2label"]), hidden)}
+    if splade:
+        products["cls.predictions.transform.dense"] = (hidden, hidden)
+        norms.append("cls.predictions.transform.LayerNorm")
+        tensors["cls.predictions.bias"] = normal(config["vocab_size"], spread=1.0, around=-3.0)
     for name, (rows, columns) in products.items():
         tensors[f"{name}.weight"] = normal(rows, columns, spread=1.3 / columns**0.5)
         tensors[f"{name}.bias"] = normal(rows, spread=0.3)

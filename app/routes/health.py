@@ -68,7 +68,8 @@ def _info(request: Request, name: str | None) -> InfoResponse:
     return InfoResponse(
         model_id=model.name,
         model_dtype=described.dtype,
-        model_type={described.kind: _model_type(described)},
+        # to text-embeddings-inference a sparse model is one that embeds, and pools in its own way
+        model_type={"embedding" if described.kind == "sparse" else described.kind: _model_type(described)},
         served_model_name=model.name,
         max_concurrent_requests=model.limits.max_queue_texts,
         max_input_length=described.max_length,
@@ -114,7 +115,7 @@ def _health(health: Health, code: int) -> Response:
 
 def _model_type(info: ModelInfo) -> EmbeddingType | LabelledType:
     """Describe a model as text-embeddings-inference does."""
-    if info.kind == "embedding":
+    if info.kind in ("embedding", "sparse"):
         return EmbeddingType(pooling=info.pooling)
     numbered = list(enumerate(info.labels))
     return LabelledType(

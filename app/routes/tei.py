@@ -1,4 +1,4 @@
-"""text-embeddings-inference's API: ``/embed``, ``/predict``, ``/rerank``, ``/similarity``, ``/tokenize``, ``/decode``.
+"""text-embeddings-inference's API: ``/embed`` and its kin, ``/predict``, ``/rerank``, ``/similarity``, ``/tokenize``.
 
 Its bodies name no model: each route is also under ``/models/{name}/``. ``app/routes/shared.py`` has the two paths that
 our own API has too, ``app/routes/rerank.py`` the one that Cohere's and Jina's clients call.
@@ -14,8 +14,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from app.limits import num_sparse_weights
 from app.plain import PlainRequest
-from app.plain_flows import decode, embed, score, tokenize_whole
+from app.plain_flows import decode, embed, embed_sparse, score, tokenize_whole
 from app.requests import parse, read_body, read_json, while_connected
 from app.routes.encode import json_body
 from app.routes.writing import server_timing, written
@@ -34,6 +35,7 @@ from app.schemas.tei import (
     TeiTokenizeRequest,
     ignored_fields,
 )
+from app.schemas.tei_sparse import TeiEmbedSparseRequest, TeiSparseValue
 from app.score_answers import write_predictions, write_ranks
 from app.service import Encoded
 from app.state import max_body_bytes, route_of, service_of
@@ -42,6 +44,7 @@ from app.tei_answers import (
     ignored_header,
     write_comparison,
     write_embeddings,
+    write_sparse_vectors,
     write_texts,
     write_token_states,
     write_tokens,
@@ -110,6 +113,29 @@ async def embed_tokens(request: Request) -> Response:
     started = time.perf_counter()
     body = await read_body(request, TeiEmbedAllRequest, max_body_bytes(request))
     return await _embed(request, body, body.plain(_model_of(request)), write_token_states, started)
+
+
+@router.post(
+    "/embed_sparse",
+    response_model=list[list[TeiSparseValue]],
+    responses=ERRORS,
+    openapi_extra=json_body(TeiEmbedSparseRequest),
+    summary="Weights of the vocabulary's tokens, by a SPLADE model",
+)
+@router.post(
+    "/models/{name}/embed_sparse",
+    response_model=list[list[TeiSparseValue]],
+    responses=ERRORS,
+    openapi_extra=json_body(TeiEmbedSparseRequest) | MODEL_IN_PATH,
+    summary="The same, by that model",
+)
+async def embed_texts_sparse(request: Request) -> Response:
+    """Give the weights above 0 of each text."""
+    started = time.perf_counter()
+    body = await read_body(request, TeiEmbedSparseRequest, max_body_bytes(request))
+    asked = body.plain(_model_of(request))
+    work = embed_sparse(service_of(request), asked, route=route_of(request))
+    return await _answered(request, body, asked, work, write_sparse_vectors, started)
 
 
 @router.post(
@@ -242,7 +268,7 @@ async def _answered(
 ) -> Response:
     """Run a request, and write its answer with the headers that say what it took."""
     encoded = await while_connected(request, work)
-    num_values = None if asked.token_states else encoded.embeddings.size
+    num_values = None if asked.token_states else encoded.embeddings.size + num_sparse_weights(encoded.rows)
     content = await written(encoded.model, partial(write, encoded), num_values)
     headers = {"Server-Timing": server_timing(encoded.timings, started), **headers_of(encoded, asked, started)}
     return _answer(content, headers | ignored_header(ignored_fields(body)))

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from model.config import EncoderConfig
-from model.heads import ClassifierConfig
+from model.heads import ClassifierConfig, MaskedLMConfig
 
 RawConfig = Mapping[str, Any]
 """A checkpoint's ``config.json``, parsed."""
@@ -58,6 +58,8 @@ class Format:
     classifier : callable or None
         ``config.json`` -> the head of the family's ``...ForSequenceClassification`` models, where one can be run here.
         Raises as ``encoder_config`` does.
+    masked_lm : callable or None
+        ``config.json`` -> the head of the family's ``...ForMaskedLM`` models, likewise; SPLADE reads its logits.
     ranges : mapping
         Stripped key -> first value. Such a buffer may be there, and must then hold ``first, first + 1, ...``.
     """
@@ -69,7 +71,16 @@ class Format:
     sources: Callable[[EncoderConfig], Sources]
     ignored: tuple[str, ...] = ()
     classifier: Callable[[RawConfig], ClassifierConfig] | None = None
+    masked_lm: Callable[[RawConfig], MaskedLMConfig] | None = None
     ranges: Mapping[str, int] = field(default_factory=dict)
+
+
+def is_tied(raw: RawConfig) -> bool:
+    """Whether a masked language model's decoder is its table of token embeddings, as it is where nothing is said."""
+    value = raw.get("tie_word_embeddings", True)
+    if not isinstance(value, bool):
+        raise ValueError(f"tie_word_embeddings {value!r} is not supported, only true and false")
+    return value
 
 
 def weight_and_bias(ours: str, *theirs: str, bias: bool = True) -> Sources:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import cast
 
 from model.config import Activation, EncoderConfig
-from model.formats import Format, RawConfig, Sources, weight_and_bias
-from model.heads import ClassifierConfig
+from model.formats import Format, RawConfig, Sources, is_tied, weight_and_bias
+from model.heads import ClassifierConfig, MaskedLMConfig
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
@@ -105,6 +105,20 @@ def sources(config: EncoderConfig) -> Sources:
     return embedding_sources(config) | layer_sources(config)
 
 
+def masked_lm(raw: RawConfig, norm: str = "LayerNorm") -> MaskedLMConfig:
+    """Read the head of a BertForMaskedLM; ``norm`` is what its norm is called."""
+    head = "cls.predictions"
+    return MaskedLMConfig(
+        f"{head}.transform.dense",
+        f"{head}.transform.{norm}",
+        f"{head}.decoder",
+        activation(raw),
+        bias=f"{head}.bias",
+        norm_eps=raw.get("layer_norm_eps", 1e-12),
+        is_tied=is_tied(raw),
+    )
+
+
 BERT = Format(
     name="BERT",
     model_types=("bert",),
@@ -113,5 +127,6 @@ BERT = Format(
     sources=sources,
     ignored=HEAD_KEYS,
     classifier=lambda _: ClassifierConfig("pooler.dense", "classifier", "tanh"),
+    masked_lm=masked_lm,
     ranges={"embeddings.position_ids": 0},
 )

@@ -6,9 +6,9 @@ References: Sanh et al. 2019; tensor names as in the ``DistilBertModel`` checkpo
 from __future__ import annotations
 
 from model.config import EncoderConfig
-from model.formats import Format, RawConfig, Sources, weight_and_bias
+from model.formats import Format, RawConfig, Sources, is_tied, weight_and_bias
 from model.formats.bert import activation, embedding_sources
-from model.heads import ClassifierConfig
+from model.heads import ClassifierConfig, MaskedLMConfig
 
 
 def encoder_config(raw: RawConfig) -> EncoderConfig:
@@ -50,6 +50,19 @@ def sources(config: EncoderConfig) -> Sources:
     return found
 
 
+def masked_lm(raw: RawConfig) -> MaskedLMConfig:
+    """Read the head of a DistilBertForMaskedLM."""
+    return MaskedLMConfig(
+        "vocab_transform",
+        "vocab_layer_norm",
+        "vocab_projector",
+        activation(raw, "activation"),
+        bias="vocab_projector.bias",
+        norm_eps=1e-12,  # fixed, as in the encoder
+        is_tied=is_tied(raw),
+    )
+
+
 DISTILBERT = Format(
     name="DistilBERT",
     model_types=("distilbert",),
@@ -57,6 +70,7 @@ DISTILBERT = Format(
     encoder_config=encoder_config,
     sources=sources,
     classifier=lambda _: ClassifierConfig("pre_classifier", "classifier", "relu"),
+    masked_lm=masked_lm,
     ignored=(
         r"vocab_transform\..*",
         r"vocab_layer_norm\..*",

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from model.config import EncoderConfig
-from model.formats import Format, RawConfig, Sources, weight_and_bias
+from model.formats import Format, RawConfig, Sources, is_tied, weight_and_bias
 from model.formats.bert import encoder_config as bert_config
 from model.formats.bert import sources as bert_sources
-from model.heads import ClassifierConfig
+from model.heads import ClassifierConfig, MaskedLMConfig
 
 
 def encoder_config(raw: RawConfig) -> EncoderConfig:
@@ -30,6 +30,19 @@ def sources(config: EncoderConfig) -> Sources:
     return found
 
 
+def masked_lm(raw: RawConfig) -> MaskedLMConfig:
+    """Read the head of an ElectraForMaskedLM, which works in the embedding's width: gelu, whatever the encoder has."""
+    return MaskedLMConfig(
+        "generator_predictions.dense",
+        "generator_predictions.LayerNorm",
+        "generator_lm_head",
+        "gelu",
+        bias="generator_lm_head.bias",
+        norm_eps=raw.get("layer_norm_eps", 1e-12),
+        is_tied=is_tied(raw),
+    )
+
+
 ELECTRA = Format(
     name="ELECTRA",
     model_types=("electra",),
@@ -37,6 +50,7 @@ ELECTRA = Format(
     encoder_config=encoder_config,
     sources=sources,
     classifier=lambda _: ClassifierConfig("classifier.dense", "classifier.out_proj", "gelu"),
+    masked_lm=masked_lm,
     ignored=(
         r"discriminator_predictions\..*",
         r"generator_predictions\..*",

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from model.config import Activation, EncoderConfig, LayerConfig, RotaryConfig
-from model.formats import Format, RawConfig, Sources, weight_and_bias
-from model.heads import HEAD_ACTIVATIONS, ClassifierConfig
+from model.formats import Format, RawConfig, Sources, is_tied, weight_and_bias
+from model.formats.bert import activation as plain_activation
+from model.heads import HEAD_ACTIVATIONS, ClassifierConfig, MaskedLMConfig
 
 GATED: dict[str, Activation] = {"gelu": "geglu", "silu": "swiglu", "swish": "swiglu"}
 """What the configuration calls the activated half -> what we call the whole."""
@@ -150,6 +151,21 @@ def classifier(raw: RawConfig) -> ClassifierConfig:
     )
 
 
+def masked_lm(raw: RawConfig) -> MaskedLMConfig:
+    """Read the head of a ModernBertForMaskedLM: its activation is called after the classifier's."""
+    return MaskedLMConfig(
+        "head.dense",
+        "head.norm",
+        "decoder",
+        plain_activation({"classifier_activation": "gelu", **raw}, "classifier_activation"),
+        bias="decoder.bias" if raw.get("decoder_bias", True) else None,
+        norm_eps=raw.get("norm_eps", 1e-5),
+        dense_bias=raw.get("classifier_bias", False),
+        norm_bias=raw.get("norm_bias", False),
+        is_tied=is_tied(raw),
+    )
+
+
 MODERNBERT = Format(
     name="ModernBERT",
     model_types=("modernbert",),
@@ -157,5 +173,6 @@ MODERNBERT = Format(
     encoder_config=encoder_config,
     sources=sources,
     classifier=classifier,
+    masked_lm=masked_lm,
     ignored=(r"head\..*", r"decoder\..*", r"classifier\..*"),
 )

@@ -13,6 +13,7 @@ from typing import cast
 from model.config import EncoderConfig
 from model.formats import Format, RawConfig, Sources, weight_and_bias
 from model.formats.bert import HEAD_KEYS, activation, embedding_sources
+from model.formats.roberta import masked_lm
 from model.heads import ClassifierConfig
 
 PADDING_ID = 1
@@ -75,6 +76,7 @@ MPNET = Format(
     encoder_config=encoder_config,
     sources=sources,
     classifier=lambda _: ClassifierConfig("classifier.dense", "classifier.out_proj", "tanh"),
+    masked_lm=masked_lm,
     ignored=(*HEAD_KEYS, r"qa_outputs\..*"),
     ranges={"embeddings.position_ids": 0},
 )

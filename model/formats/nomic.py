@@ -13,8 +13,9 @@ from typing import cast
 
 from model.config import Activation, EncoderConfig, LayerConfig, RotaryConfig
 from model.formats import Format, RawConfig, Sources, weight_and_bias
+from model.formats.bert import masked_lm as bert_masked_lm
 from model.formats.modernbert import gated_activation, rotary_config
-from model.heads import ClassifierConfig
+from model.heads import ClassifierConfig, MaskedLMConfig
 
 ACTIVATIONS: dict[str, Activation] = {"swiglu": "swiglu", "geglu": "geglu", "gelu": "gelu"}
 """``activation_function`` of the authors' configuration -> what we call it."""
@@ -161,6 +162,13 @@ def sources(config: EncoderConfig) -> Sources:
     return found
 
 
+def masked_lm(raw: RawConfig) -> MaskedLMConfig:
+    """Read the head of a NomicBertForMaskedLM, as transformers writes it."""
+    if "n_embd" in raw:
+        raise ValueError("n_embd is of the authors' own kind, whose masked language model's head is not supported")
+    return bert_masked_lm({"hidden_act": "silu", **raw}, norm="layer_norm")
+
+
 NOMIC_BERT = Format(
     name="NomicBERT",
     model_types=("nomic_bert",),
@@ -169,4 +177,5 @@ NOMIC_BERT = Format(
     sources=sources,
     ignored=(r"pooler\..*", r"cls\..*", r"classifier\..*"),
     classifier=lambda _: ClassifierConfig("pooler.dense", "classifier", "tanh"),
+    masked_lm=masked_lm,
 )

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from model.config import EncoderConfig
-from model.formats import Format, RawConfig
+from model.formats import Format, RawConfig, is_tied
 from model.formats.bert import HEAD_KEYS, sources
 from model.formats.bert import encoder_config as bert_config
-from model.heads import ClassifierConfig
+from model.heads import ClassifierConfig, MaskedLMConfig
 
 
 def encoder_config(raw: RawConfig) -> EncoderConfig:
@@ -27,6 +27,19 @@ def encoder_config(raw: RawConfig) -> EncoderConfig:
     return replace(config, max_positions=raw["max_position_embeddings"] - offset, position_offset=offset)
 
 
+def masked_lm(raw: RawConfig) -> MaskedLMConfig:
+    """Read the head of a RobertaForMaskedLM, and of an MPNetForMaskedLM: gelu, whatever the encoder has."""
+    return MaskedLMConfig(
+        "lm_head.dense",
+        "lm_head.layer_norm",
+        "lm_head.decoder",
+        "gelu",
+        bias="lm_head.bias",
+        norm_eps=raw.get("layer_norm_eps", 1e-12),
+        is_tied=is_tied(raw),
+    )
+
+
 ROBERTA = Format(
     name="RoBERTa",
     model_types=("roberta", "xlm-roberta", "camembert"),
@@ -34,6 +47,7 @@ ROBERTA = Format(
     encoder_config=encoder_config,
     sources=sources,
     classifier=lambda _: ClassifierConfig("classifier.dense", "classifier.out_proj", "tanh"),
+    masked_lm=masked_lm,
     ignored=(*HEAD_KEYS, r"qa_outputs\..*"),
     ranges={"embeddings.position_ids": 0},
 )

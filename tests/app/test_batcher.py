@@ -29,7 +29,7 @@ from app.errors import (
 from app.log import request_id_var
 from app.selection import WINDOW_BUDGETS, Cost
 from app.worker import Worker
-from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row, SparseMaps, TextAttention
+from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row, SparseMaps, SparseVector, TextAttention
 from model.errors import TokenIdError
 from tests.doubles import FakeClock, GatedRunner, RecordingObserver, echo_rows, make_input, marks
 
@@ -706,7 +706,7 @@ async def test_attention_that_is_not_finite_is_withheld(name: str, value: float)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["embedding", "chunks", "attention", "token_states", "logits"])
+@pytest.mark.parametrize("name", ["embedding", "chunks", "attention", "token_states", "logits", "sparse_vector"])
 async def test_a_row_that_is_not_finite_is_withheld(name: str, value: float) -> None:
     """NaN and infinity never leave: the caller is told which text, and the neighbours get their rows.
 
@@ -718,7 +718,11 @@ async def test_a_row_that_is_not_finite_is_withheld(name: str, value: float) -> 
         for text, row in zip(inputs, rows, strict=True):
             if text.input_ids[0] == BAD:
                 numbers = np.array([0.0, value], dtype=np.float32)
-                setattr(row, name, TextAttention(maps=numbers) if name == "attention" else numbers)
+                spoilt = {
+                    "attention": TextAttention(maps=numbers),
+                    "sparse_vector": SparseVector(np.arange(2, dtype=np.int32), numbers),
+                }
+                setattr(row, name, spoilt.get(name, numbers))
         return rows
 
     bench = Bench(GatedRunner(spoil))

@@ -47,6 +47,7 @@ def make_error(error_class: Any) -> Exception:
         ("/models/a/embed", Family.TEI),
         ("/embed", Family.TEI),
         ("/embed_all", Family.TEI),
+        ("/embed_sparse", Family.TEI),
         ("/decode", Family.TEI),
         ("/", Family.TEI),
         ("/v2", Family.OIP),

@@ -12,10 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.attention_answers import num_attention_values
-from app.errors import AttentionTooLargeError
-from app.limits import Limits, check_attention
+from app.errors import AnswerTooLargeError, AttentionTooLargeError
+from app.limits import Limits, check_attention, check_sparse_vectors, num_sparse_weights
 from model.collector import AttentionCollector
-from model.contract import AttentionSelection, EncodeInput, RolloutSelection, Row, TokenTable, WordTable
+from model.contract import (
+    AttentionSelection,
+    EncodeInput,
+    RolloutSelection,
+    Row,
+    SparseVector,
+    TokenTable,
+    WordTable,
+)
 from tests.model.test_maps import make_maps
 
 LAYERS, HEADS = 3, 2
@@ -246,3 +254,15 @@ def test_very_many_long_texts_are_counted_exactly() -> None:
     error = refused(wide, limits(computed=1), *[text] * 1024)
     assert error.actual == 48 * 64 * 1024 * 8192**2
     assert np.iinfo(np.int64).max > error.actual
+
+
+def test_weights_are_counted_over_all_texts() -> None:
+    """Exactly as many as may be sent are; rows without a sparse vector have none."""
+    vectors = [SparseVector(np.arange(n, dtype=np.int32), np.ones(n, dtype=np.float32)) for n in (3, 0, 4)]
+    rows = [*(Row(sparse_vector=vector) for vector in vectors), Row()]
+    assert num_sparse_weights(rows) == 7
+    bounds = limits()
+    check_sparse_vectors(rows, replace(bounds, max_token_values=7))
+    with pytest.raises(AnswerTooLargeError) as caught:
+        check_sparse_vectors(rows, replace(bounds, max_token_values=6))
+    assert (caught.value.limit, caught.value.actual, caught.value.param) == (6, 7, "texts")

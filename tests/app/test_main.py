@@ -95,10 +95,13 @@ async def test_the_default_budget_holds_the_longest_text(serve: Serve, tmp_path:
 
 
 def test_what_a_text_costs() -> None:
-    """Its tokens, and the values of its maps where maps are asked for."""
+    """Its tokens, the values of its maps where maps are asked for, and the vocabulary where a sparse vector is."""
     text = EncodeInput([1] * 5, [0] * 5, 9)
-    assert cost(text, OutputSpec()) == Cost(5, 0)
-    assert cost(text, OutputSpec(attention=AttentionSelection((0, 1), (0, 1, 2)))) == Cost(5, 2 * 3 * 5 * 5)
+    maps = AttentionSelection((0, 1), (0, 1, 2))
+    assert cost(text, OutputSpec(), 100) == Cost(5, 0)
+    assert cost(text, OutputSpec(attention=maps), 100) == Cost(5, 2 * 3 * 5 * 5)
+    assert cost(text, OutputSpec(sparse_vector=True), 100) == Cost(5, 100)
+    assert cost(text, OutputSpec(sparse_vector=True, attention=maps), 100) == Cost(5, 2 * 3 * 5 * 5 + 100)
 
 
 # ---- warming up

@@ -30,6 +30,7 @@ COMPATIBLE = {
         for path, name in (
             ("/embed", "Embed"),
             ("/embed_all", "EmbedAll"),
+            ("/embed_sparse", "EmbedSparse"),
             ("/decode", "Decode"),
             ("/predict", "Predict"),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,14 +18,20 @@ from app.tei_answers import (
     ignored_header,
     write_comparison,
     write_embeddings,
+    write_sparse_vectors,
     write_texts,
     write_token_states,
     write_tokens,
 )
+from model.contract import Row, SparseVector
 from tests.app.conftest import Served
 
 pytestmark = pytest.mark.anyio
 
+SPARSE_ROWS = [
+    Row(sparse_vector=SparseVector(np.array(index, dtype=np.int32), np.array(value, dtype=np.float32)))
+    for index, value in (([3, 30521], [0.1, 2.0]), ([], []))
+]
 PARTS = ("x-tokenization-time", "x-queue-time", "x-inference-time")
 
 
@@ -47,6 +54,10 @@ async def test_answers_are_bare_lists(server: Served) -> None:
     np.testing.assert_array_equal(
         np.array(json.loads(write_token_states(states))[0], dtype=np.float32), states.rows[0].token_states
     )
+    assert json.loads(write_sparse_vectors(replace(encoded, rows=SPARSE_ROWS))) == [
+        [{"index": 3, "value": 0.1}, {"index": 30521, "value": 2.0}],
+        [],
+    ]
     assert write_texts(["a", "é"]) == '["a","é"]'.encode()
 
 

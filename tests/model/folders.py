@@ -153,3 +153,26 @@ def write_dense(folder: Path, tensors: Tensors, **config: object) -> Path:
     write_json(folder / "config.json", {"in_features": 16, "out_features": 6, "bias": True, **config})
     write_tensors(folder / "model.safetensors", tensors)
     return folder
+
+
+def head_tensors(config: Mapping[str, Any] = CONFIG) -> Tensors:
+    """Random weights of a BertForMaskedLM's head, whose decoder is the table."""
+    width, head = config["hidden_size"], "cls.predictions"
+    shapes = {
+        f"{head}.bias": (config["vocab_size"],),
+        f"{head}.transform.dense.weight": (width, width),
+        f"{head}.transform.dense.bias": (width,),
+        f"{head}.transform.LayerNorm.weight": (width,),
+        f"{head}.transform.LayerNorm.bias": (width,),
+    }
+    generator = torch.Generator().manual_seed(7)
+    return {key: 0.4 * torch.randn(shape, generator=generator) for key, shape in shapes.items()}
+
+
+def write_splade(folder: Path, tensors: Tensors | None = None, **changes: object) -> Path:
+    """Write a folder as a SparseEncoder would; ``tensors`` beside the encoder's, the head's unless told otherwise."""
+    head = head_tensors() if tensors is None else tensors
+    write_bert(folder, tensors=bert_tensors() | head, **changes)
+    write_modules(folder, ("MLMTransformer", ""), ("SpladePooling", "1_SpladePooling"))
+    write_json(folder / "1_SpladePooling/config.json", {"pooling_strategy": "max", "activation_function": "relu"})
+    return folder

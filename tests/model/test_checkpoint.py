@@ -21,11 +21,13 @@ from tests.model.folders import (
     CONFIG,
     Tensors,
     bert_tensors,
+    head_tensors,
     wordpiece,
     write_bert,
     write_dense,
     write_json,
     write_modules,
+    write_splade,
     write_tensors,
 )
 from tests.model.test_reference import convert_seed
@@ -265,6 +267,71 @@ def test_a_classification_head_is_loaded_where_the_architecture_has_one(tmp_path
     other = load(write_bert(tmp_path / "other", tensors=tensors, architectures=["BertModel"]))
     assert other.classifier is None
     assert len(other.ignored_keys) == len(HEAD)
+
+
+DECODER = "cls.predictions.decoder"
+TABLE = "embeddings.word_embeddings.weight"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_tied_decoder_is_the_table_itself(tmp_path: Path, dtype: torch.dtype) -> None:
+    """In its memory and its number format, and counted once, whether or not the file has it a second time."""
+    encoder, head = bert_tensors(), head_tensors()
+    loaded = load(write_splade(tmp_path / "once"), dtype)
+    assert loaded.splade is not None
+    assert loaded.splade.head.decoder.weight.data_ptr() == loaded.encoder.embedding.tokens.weight.data_ptr()
+    assert {parameter.dtype for parameter in loaded.splade.head.parameters()} == {dtype}
+    assert loaded.num_parameters == sum(tensor.numel() for tensor in (encoder | head).values())
+    assert loaded.ignored_keys == ()
+    copies = {f"{DECODER}.weight": encoder[TABLE].clone(), f"{DECODER}.bias": head["cls.predictions.bias"].clone()}
+    twice = load(write_splade(tmp_path / "twice", head | copies), dtype)
+    assert twice.num_parameters == loaded.num_parameters
+    assert sorted(twice.ignored_keys) == ["cls.predictions.bias", f"{DECODER}.weight"]  # each once more
+
+
+def test_a_decoder_of_its_own(tmp_path: Path) -> None:
+    """Untied, it is read and counted; its bias may have either name, and its own comes first."""
+    own = torch.ones(CONFIG["vocab_size"], 16)
+    head = head_tensors() | {f"{DECODER}.weight": own}
+    loaded = load(write_splade(tmp_path / "own", head, tie_word_embeddings=False))
+    assert loaded.splade is not None
+    assert torch.equal(loaded.splade.head.decoder.weight, own)
+    assert torch.equal(loaded.splade.head.decoder.bias, head["cls.predictions.bias"])
+    assert loaded.num_parameters == sum(tensor.numel() for tensor in (bert_tensors() | head).values())
+    named = head | {f"{DECODER}.bias": torch.full((CONFIG["vocab_size"],), 2.0)}
+    other = load(write_splade(tmp_path / "named", named, tie_word_embeddings=False))
+    assert other.splade is not None
+    assert set(other.splade.head.decoder.bias.tolist()) == {2.0}
+
+
+@pytest.mark.parametrize(
+    ("left_out", "more", "changes", "words"),
+    [
+        ("cls.predictions.bias", {}, {}, ["'cls.predictions.bias' is missing"]),
+        ("cls.predictions.transform.dense.weight", {}, {}, ["transform.dense.weight", "missing"]),
+        ("", {}, {"tie_word_embeddings": False}, [f"'{DECODER}.weight' is missing"]),
+        ("", {f"{DECODER}.weight": torch.zeros(CONFIG["vocab_size"], 16)}, {}, [DECODER, TABLE, "differ"]),
+        ("", {f"{DECODER}.bias": torch.zeros(CONFIG["vocab_size"])}, {}, [DECODER, "cls.predictions.bias", "differ"]),
+        ("", {f"{DECODER}.weight": torch.zeros(3, 16)}, {"tie_word_embeddings": False}, ["(3, 16)"]),
+        ("", {"cls.predictions.bias": torch.zeros(3)}, {}, ["cls.predictions.bias", "(3,)"]),
+        ("", {}, {"tie_word_embeddings": "no"}, ["config.json", "tie_word_embeddings 'no'"]),
+    ],
+)
+def test_a_masked_language_models_head_that_does_not_fit_is_refused(
+    tmp_path: Path, left_out: str, more: Tensors, changes: dict[str, object], words: list[str]
+) -> None:
+    """A tensor is missing, has the wrong shape, or is there twice with different numbers."""
+    head = {key: tensor for key, tensor in head_tensors().items() if key != left_out}
+    refused(write_splade(tmp_path / "model", head | more, **changes), *words)
+
+
+def test_a_family_without_such_a_head_is_refused(tmp_path: Path) -> None:
+    """In words, with its name."""
+    folder = convert_seed("seed-0", tmp_path)
+    write_modules(folder, ("MLMTransformer", ""), ("SpladePooling", "1_SpladePooling"))
+    write_json(folder / "1_SpladePooling/config.json", {"pooling_strategy": "max", "activation_function": "relu"})
+    (folder / "SHA256SUMS").unlink(missing_ok=True)
+    refused(folder, "seed 0", "masked language model")
 
 
 # --- what does not ---

@@ -516,7 +516,7 @@ def test_a_classifier_gives_logits_and_no_embedding(tmp_path: Path) -> None:
 def test_each_kind_refuses_what_is_of_another(tmp_path: Path, labels: tuple[str, ...], kind: ModelKind) -> None:
     """And takes what is its own, whatever else would be taken."""
     embedder = Embedder.load(make_bert_folder(tmp_path / "model", labels=labels), dtype="float32", threads=1)
-    kinds: set[ModelKind] = {"embedding", "classifier", "reranker"}
+    kinds: set[ModelKind] = {"embedding", "sparse", "classifier", "reranker"}
     embedder.check_kind(kind)
     embedder.check_kind(*sorted(kinds))
     others = sorted(kinds - {kind})
@@ -534,6 +534,54 @@ def test_a_classifier_gives_the_attention_of_a_pair(tmp_path: Path) -> None:
     assert asked.maps.shape == (2, 2, 7, 7)
     np.testing.assert_allclose(asked.maps.sum(-1), 1, atol=1e-5)
     np.testing.assert_array_equal(asked.logits, plain.logits)  # type: ignore[arg-type]
+
+
+# --- sparse models ---
+
+
+def test_a_sparse_model_gives_weights_and_no_embedding(tmp_path: Path) -> None:
+    """Its own output is a sparse vector, the same alone and in a batch, with attention beside it or for a neighbour."""
+    embedder = Embedder.load(make_bert_folder(tmp_path / "model", splade=True), dtype="float32", threads=1)
+    info = embedder.info
+    assert (info.kind, info.labels, info.dimensions, info.pooling) == ("sparse", (), 0, "splade")
+    inputs = embedder.tokenizer.encode(["the cat", ("the cat", "a dog barked"), "a", "the cat"])
+    maps = replace(embedder.own_output, attention=embedder.select_attention("all", "all"))
+    others = replace(maps, sparse_vector=False)
+    together = embedder.run(inputs, [embedder.own_output, maps, others, embedder.own_output])
+    assert together[2].sparse_vector is None
+    assert together[1].maps is not None
+    for item, row in zip(inputs, together, strict=True):
+        assert (row.embedding, row.logits) == (None, None)
+        if row.sparse_vector is not None:
+            [alone] = embedder.run([item], [embedder.own_output])
+            assert alone.sparse_vector is not None
+            assert 0 < alone.sparse_vector.index.size < info.vocab_size
+            np.testing.assert_array_equal(row.sparse_vector.index, alone.sparse_vector.index)
+            np.testing.assert_allclose(row.sparse_vector.value, alone.sparse_vector.value, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(together[0].sparse_vector.value, together[3].sparse_vector.value)  # type: ignore[union-attr]
+    with pytest.raises(ModelKindError, match=r"a sparse model.*/embed_sparse"):
+        embedder.encode("the cat")
+
+
+def test_sparse_vectors_of_another_model_are_refused(folder: Path) -> None:
+    """In words, not answered with nothing."""
+    embedder = Embedder.load(folder, dtype="float32", threads=1)
+    with pytest.raises(ValueError, match="no SPLADE model"):
+        embedder.run(embedder.tokenizer.encode(["a"]), [OutputSpec(pooled=False, sparse_vector=True)])
+
+
+def test_a_sparse_model_in_bytes(tmp_path: Path) -> None:
+    """With --dtype int8 the head stays in float32, and its weights stay near."""
+    path = make_bert_folder(tmp_path / "model", splade=True)
+    exact, near = (Embedder.load(path, dtype=dtype, threads=1) for dtype in ("float32", "int8"))
+    vectors = []
+    for embedder in (exact, near):
+        [row] = embedder.run(embedder.tokenizer.encode(["the cat sat"]), [embedder.own_output])
+        assert row.sparse_vector is not None
+        vectors.append(np.zeros(embedder.info.vocab_size))
+        vectors[-1][row.sparse_vector.index] = row.sparse_vector.value
+    first, second = vectors
+    assert first @ second > 0.98 * np.linalg.norm(first) * np.linalg.norm(second)
 
 
 # --- loading ---

@@ -10,6 +10,7 @@ import pytest
 from model.errors import CheckpointError
 from model.folder import ModelFolder, read_folder, read_json, read_tokenizer
 from model.pooling import Pooling
+from model.sparse import SpladePooling
 from tests.model.folders import IDS, PIECES, SPECIALS, write_dense, write_json, write_modules
 
 
@@ -100,6 +101,50 @@ def test_an_unknown_module_is_named(folder: Path, kind: str) -> None:
     """What would change the embedding is never left out silently."""
     write_modules(folder, ("Transformer", ""), ("Pooling", "1_Pooling"), (kind, "2_More"))
     refused(folder, "modules.json", repr(kind))
+
+
+@pytest.mark.parametrize("kinds", [("Transformer", "Dense"), ("Transformer", "Dense", "Pooling")])
+def test_late_interaction_is_no_embedding(folder: Path, kinds: tuple[str, ...]) -> None:
+    """A folder with a dense layer for each token, as PyLate writes it, is refused, not pooled by a mean."""
+    write_dense(folder / "1_Dense", {})
+    write_modules(folder, *((kind, {"Transformer": "", "Dense": "1_Dense"}.get(kind, "1_Pooling")) for kind in kinds))
+    refused(folder, "modules.json", "'Dense' without 'Pooling' before it", "late interaction")
+
+
+@pytest.mark.parametrize("where", ["", "0_MLMTransformer"])
+def test_a_splade_folder_is_read(folder: Path, where: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Kind, pooling, maximum length, also where the encoder has a folder of its own; no other pooling is missed."""
+    (folder / "1_Pooling/config.json").unlink()
+    for name in ("config.json", "sentence_bert_config.json"):
+        (folder / where).mkdir(exist_ok=True)
+        (folder / name).rename(folder / where / name)
+    write_json(folder / "1_SpladePooling/config.json", {"pooling_strategy": "sum", "activation_function": "relu"})
+    write_modules(folder, ("MLMTransformer", where), ("SpladePooling", "1_SpladePooling"))
+    described = read_folder(folder)
+    assert (described.kind, described.pooling_name) == ("sparse", "splade")
+    assert described.splade == SpladePooling("sum", "relu")
+    assert described.transformer == folder / where
+    assert (described.max_length, described.labels, caplog.text) == (32, None, "")
+
+
+def test_a_splade_folder_without_its_configuration_is_refused(folder: Path) -> None:
+    """And so is one that is a classifier as well; modules that do not go together are refused, too."""
+    write_modules(folder, ("MLMTransformer", ""), ("SpladePooling", "1_SpladePooling"))
+    refused(folder, "1_SpladePooling/config.json is missing")
+    write_json(folder / "1_SpladePooling/config.json", {"pooling_strategy": "mean"})
+    refused(folder, "1_SpladePooling/config.json", "pooling_strategy 'mean'")
+    config = read_json(folder / "config.json")
+    write_json(folder / "config.json", {**config, "architectures": ["BertForSequenceClassification"]})
+    refused(folder, "config.json", "classification head", "SPLADE")
+    write_json(folder / "config.json", config)
+    write_modules(folder, ("MLMTransformer", ""), ("Pooling", "1_Pooling"))
+    refused(folder, "modules.json", "only SpladePooling")
+
+
+def test_a_masked_language_model_alone_is_an_embedding_model(folder: Path) -> None:
+    """Its head says nothing of SPLADE."""
+    write_json(folder / "config.json", {**read_json(folder / "config.json"), "architectures": ["BertForMaskedLM"]})
+    assert read_folder(folder).kind == "embedding"
 
 
 def test_normalising_before_a_dense_module_is_refused(folder: Path) -> None:

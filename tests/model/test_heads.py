@@ -1,4 +1,4 @@
-"""Claims about the Dense module and the classifier, against their formulas in plain Python."""
+"""Claims about the Dense module and the heads, against their formulas in plain Python."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ import math
 import pytest
 import torch
 
-from model.heads import HEAD_ACTIVATIONS, Classifier, ClassifierConfig, Dense, HeadActivation
+from model.heads import (
+    HEAD_ACTIVATIONS,
+    Classifier,
+    ClassifierConfig,
+    Dense,
+    HeadActivation,
+    MaskedLMConfig,
+    MaskedLMHead,
+)
 
 FORMULAS = {
     "identity": lambda x: x,
@@ -64,3 +72,26 @@ def test_a_classifier_is_dense_activation_norm_out(norm: str | None, dense_bias:
         for row, b in zip(head.out.weight.tolist(), head.out.bias.tolist(), strict=True)
     ]
     torch.testing.assert_close(head(torch.tensor([x])), torch.tensor([expected]), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("bias", ["head.bias", None])
+def test_a_masked_language_models_head_is_dense_activation_norm_decoder(bias: str | None) -> None:
+    """Logits = V n(act(W x + b)) + c, with or without c; any columns of them are those of the whole."""
+    torch.manual_seed(0)
+    config = MaskedLMConfig("d", "n", "o", "relu", bias, norm_eps=0.1, dense_bias=False, norm_bias=False)
+    head = MaskedLMHead(config, hidden_size=3, embedding_size=2, vocab_size=5)
+    assert {"dense.bias", "norm.bias"}.isdisjoint(head.state_dict())
+    assert ("decoder.bias" in head.state_dict()) == (bias is not None)
+    x = [0.7, -1.3, 2.1]
+    hidden = [max(0.0, sum(w * v for w, v in zip(row, x, strict=True))) for row in head.dense.weight.tolist()]
+    mean = sum(hidden) / 2
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in hidden) / 2 + 0.1)
+    hidden = [(value - mean) / deviation for value in hidden]
+    shift = [0.0] * 5 if bias is None else head.decoder.bias.tolist()
+    expected = [
+        sum(w * v for w, v in zip(row, hidden, strict=True)) + b
+        for row, b in zip(head.decoder.weight.tolist(), shift, strict=True)
+    ]
+    transformed = head(torch.tensor([x]))
+    torch.testing.assert_close(head.logits(transformed, slice(0, 9)), torch.tensor([expected]), rtol=0, atol=1e-6)
+    torch.testing.assert_close(head.logits(transformed, slice(1, 3)), torch.tensor([expected[1:3]]), rtol=0, atol=1e-6)

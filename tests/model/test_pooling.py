@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.pooling import POOLING_FUNCTIONS, PoolingMode, Spans, finish
+from model.pooling import POOLING_FUNCTIONS, PoolingMode, Spans, finish, sum_pool
 
 LENGTHS = (4, 1, 6)
 STARTS = (0, 4, 5)
@@ -55,6 +55,13 @@ def test_the_mean_of_half_precision_is_summed_in_float32() -> None:
     states[:, 1] = 1.0078125
     pooled = POOLING_FUNCTIONS["mean"](states, Spans.of([0], [300], [0]))
     torch.testing.assert_close(pooled, torch.tensor([[1.0, 1.0078125]]), rtol=0, atol=1e-6)
+
+
+def test_a_sum_is_of_a_texts_own_tokens_in_float32() -> None:
+    """300 bfloat16 tokens add up to 300, and the text beside them to its own."""
+    pooled = sum_pool(torch.ones(304, 2, dtype=torch.bfloat16), Spans.of([0, 300], [300, 4], [0, 1]))
+    assert pooled.dtype == torch.float32
+    assert pooled.tolist() == [[300.0, 300.0], [3.0, 3.0]]
 
 
 @pytest.mark.parametrize("skip", [0, 1, 3, 4, 5, 1000])

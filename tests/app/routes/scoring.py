@@ -18,8 +18,10 @@ LABELS = {"reranker": ("relevance",), "classifier": ("joy", "anger", "fear")}
 
 def make_models(folder: Path, *kinds: str) -> tuple[ModelSpec, ...]:
     """Write a tiny model of each of these kinds, named by it, all of one seed; the first is the default."""
-    specs = [ModelSpec(kind, make_bert_folder(folder / kind, labels=LABELS.get(kind, ()))) for kind in kinds]
-    return tuple(specs)
+    return tuple(
+        ModelSpec(kind, make_bert_folder(folder / kind, labels=LABELS.get(kind, ()), splade=kind == "sparse"))
+        for kind in kinds
+    )
 
 
 def expected_scores(embedder: Embedder, texts: Sequence[Text], *, raw: bool = False) -> FloatArray:

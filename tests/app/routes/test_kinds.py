@@ -11,21 +11,19 @@ import numpy as np
 import pytest
 
 from app.schemas.info import InfoResponse
-from app.settings import ModelSpec
 from tests.app.conftest import Serve, Served
-from tests.tiny import make_bert_folder
+from tests.app.routes.scoring import LABELS, make_models
 
 pytestmark = pytest.mark.anyio
 
-LABELS = {"reranker": ("relevance",), "classifier": ("joy", "anger", "fear")}
+WITHOUT_EMBEDDINGS = (*LABELS, "sparse")
 LAST_LAYER = {"layers": [-1]}
 
 
 @pytest.fixture
-async def kinds(serve: Serve, tiny_folder: Path, tmp_path: Path) -> AsyncIterator[Served]:
+async def kinds(serve: Serve, tmp_path: Path) -> AsyncIterator[Served]:
     """A server of each kind of model, named by it; the embedding model is the default."""
-    others = [ModelSpec(kind, make_bert_folder(tmp_path / kind, labels=labels)) for kind, labels in LABELS.items()]
-    async with serve(model=(ModelSpec("embedding", tiny_folder), *others)) as server:
+    async with serve(model=make_models(tmp_path, "embedding", *WITHOUT_EMBEDDINGS)) as server:
         yield server
 
 
@@ -53,9 +51,9 @@ NO_EMBEDDINGS: list[tuple[str, dict[str, Any], int]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("kind", WITHOUT_EMBEDDINGS)
 @pytest.mark.parametrize(("path", "body", "status"), NO_EMBEDDINGS)
-async def test_no_embeddings_of_a_classification_head(
+async def test_no_embeddings_of_another_kind(
     kinds: Served, path: str, body: dict[str, Any], status: int, kind: str
 ) -> None:
     """Every route that answers with embeddings refuses such a model with its kind, before anything is run."""
@@ -66,7 +64,7 @@ async def test_no_embeddings_of_a_classification_head(
     assert kinds.sample("eyeline_errors_total", code="wrong_model_kind") == 1
 
 
-@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("kind", WITHOUT_EMBEDDINGS)
 async def test_the_attention_of_a_pair(kinds: Served, kind: str) -> None:
     """/encode gives the maps of any model; of one without embeddings each is of length 0, in every form."""
     body = {"texts": [["the cat", "a dog"], "a"], "model": kind, "attention": {"layers": "all"}}
@@ -85,7 +83,7 @@ async def test_the_attention_of_a_pair(kinds: Served, kind: str) -> None:
     assert text.json()["embeddings"] == ["", ""]
 
 
-@pytest.mark.parametrize("kind", ["embedding", *LABELS])
+@pytest.mark.parametrize("kind", ["embedding", *WITHOUT_EMBEDDINGS])
 async def test_what_every_model_answers(kinds: Served, kind: str) -> None:
     """Tokens, likeness of heads, and in the Open Inference Protocol all but embeddings."""
     for path, body in (("/tokenize", {"texts": [["a", "b"]]}), ("/attention/heads", {"texts": [["the cat", "a dog"]]})):
@@ -106,6 +104,7 @@ async def test_info_says_the_kind(kinds: Served) -> None:
     """In text-embeddings-inference's words for one model, and for each of all."""
     expected = {
         "embedding": {"embedding": {"pooling": "mean"}},
+        "sparse": {"embedding": {"pooling": "splade"}},
         "reranker": {"reranker": {"id2label": {"0": "relevance"}, "label2id": {"relevance": 0}}},
         "classifier": {
             "classifier": {
