@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,14 +18,14 @@ SCRIPT = Path(__file__).parents[2] / "deploy/healthcheck.py"
 
 
 @contextmanager
-def answering(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
+def answering(answer: bytes, tls: ssl.SSLContext | None = None) -> Iterator[tuple[int, list[bytes]]]:
     """Answer one connection with these bytes; yields the port, and what was asked."""
     asked: list[bytes] = []
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 
         def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
+            accepted, _ = listener.accept()
+            with tls.wrap_socket(accepted, server_side=True) if tls else accepted as connection:
                 asked.append(connection.recv(1000))
                 connection.sendall(answer)
 
@@ -34,9 +35,9 @@ def answering(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
         thread.join(10)
 
 
-def check(port: int) -> subprocess.CompletedProcess[str]:
+def check(port: int, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the check as the image does, with a proxy set that leads nowhere."""
-    environ = {**os.environ, "EYELINE_PORT": str(port), "http_proxy": "http://127.0.0.1:1"}
+    environ = {**os.environ, "EYELINE_PORT": str(port), "http_proxy": "http://127.0.0.1:1", **variables}
     return subprocess.run(
         [sys.executable, "-IS", SCRIPT], env=environ, capture_output=True, text=True, timeout=60, check=False
     )
@@ -48,6 +49,20 @@ def test_ready_is_200(status: str, exit_code: int) -> None:
     with answering(f"HTTP/1.1 {status}\r\n\r\n200".encode()) as (port, asked):
         done = check(port)
     assert (done.returncode, done.stdout) == (exit_code, f"status {status[:3]}\n")
+    assert asked == [b"GET /health/ready HTTP/1.0\r\n\r\n"]
+
+
+def test_a_server_with_a_certificate_is_asked_over_tls(tmp_path: Path) -> None:
+    """Where EYELINE_TLS_CERTIFICATE is set the check speaks HTTPS, whoever signed the certificate."""
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-subj", "/CN=elsewhere", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with answering(b"HTTP/1.1 200 OK\r\n\r\n", context) as (port, asked):
+        done = check(port, EYELINE_TLS_CERTIFICATE=str(certificate))
+    assert (done.returncode, done.stdout) == (0, "status 200\n")
     assert asked == [b"GET /health/ready HTTP/1.0\r\n\r\n"]
 
 
