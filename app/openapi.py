@@ -49,14 +49,11 @@ RETRY_AFTER_HEADER = {
 }
 
 
-TIMEOUT_PARAMETER = {
-    "name": TIMEOUT_HEADER,
-    "in": "header",
-    "description": "Seconds that the caller waits, from the arrival of the request: texts that have not begun to run "
-    "by then are dropped, and the answer is 504. The server's own limit counts where it is less.",
-    "schema": {"type": "number", "minimum": 0, "maximum": MAX_TIMEOUT_SECONDS},
-    "example": 30,
-}
+DEADLINE = (
+    f"The deadline passed: the server's own, or after as many seconds as the request's header {TIMEOUT_HEADER} says, "
+    f"from 0 to {MAX_TIMEOUT_SECONDS:g}, since it arrived"
+)
+"""No parameter of the operations: a schema would then say that no other header may be sent."""
 SECURITY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "An API key: `Authorization: Bearer KEY`."},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key, bare."},
@@ -140,11 +137,11 @@ def _add_security(schema: dict[str, Any], rules: AccessRules) -> None:
 
 
 def _add_headers(schema: dict[str, Any]) -> None:
-    """Name the headers: a time-out, of answers an id for each, and when to come again of those that ask to."""
+    """Name the headers: of requests a time-out, of answers an id for each, and when to come again."""
     for path in schema["paths"].values():
         for operation in path.values():
             if "504" in operation["responses"]:
-                operation.setdefault("parameters", []).append(TIMEOUT_PARAMETER)
+                operation["responses"]["504"]["description"] = DEADLINE
             for status, response in operation["responses"].items():
                 headers = response.setdefault("headers", {})
                 headers["X-Request-ID"] = REQUEST_ID_HEADER

@@ -280,7 +280,7 @@ async def test_inference_is_described(schema: dict[str, Any], path: str) -> None
         assert described["content"]["application/json"]["schema"] == {"$ref": f"#/components/schemas/{name}"}
     named = {parameter["name"]: parameter["in"] for parameter in operation["parameters"]}
     in_path = {"name": "path", "version": "path"} if "{version}" in path else {"name": "path"}
-    assert named == {**in_path, "Inference-Header-Content-Length": "header", "X-Request-Timeout": "header"}
+    assert named == {**in_path, "Inference-Header-Content-Length": "header"}
     assert "Inference-Header-Content-Length" in operation["responses"]["200"]["headers"]
     statuses = {"200", "400", "404", "413", "415", "429", "500", "501", "503", "504"}
     assert operation["responses"].keys() == statuses
