@@ -215,7 +215,13 @@ def test_serve_passes_the_settings_on(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr("app.server.serve", serve)
     argv = ["serve", "--model", str(folder), "--device", "cpu", "--port", "0", "--drain-delay-seconds", "3"]
     assert cli.main(argv, {"EYELINE_HOST": "127.0.0.2", "EYELINE_SHUTDOWN_GRACE_SECONDS": "4"}) == 7
-    assert seen == {"host": "127.0.0.2", "port": 0, "drain_delay_seconds": 3.0, "shutdown_grace_seconds": 4.0}
+    assert seen == {
+        "host": "127.0.0.2",
+        "port": 0,
+        "drain_delay_seconds": 3.0,
+        "shutdown_grace_seconds": 4.0,
+        "tls": None,
+    }
 
 
 @pytest.mark.usefixtures("own_logging")

@@ -14,13 +14,13 @@ from app.metrics import Metrics
 from app.service import Service
 from app.state import FATAL, FAULTS, Fault, ServerState, max_body_bytes, route_of, service_of, state_of
 
-SERVICE = cast(Service, object())
+SERVICE = cast(Service, SimpleNamespace(for_caller=lambda caller: SERVICE))
 
 
 def request_to(state: ServerState) -> Request:
     """A request to an app that holds ``state``."""
     app: Any = SimpleNamespace(state=SimpleNamespace(server=state))
-    return Request({"type": "http", "app": app})
+    return Request({"type": "http", "app": app, "headers": []})
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from eyeline.errors import (
     NotSupportedError,
     OverloadedError,
     TooLargeError,
+    UnauthorizedError,
     UnexpectedAnswerError,
     answer_error,
 )
@@ -58,7 +59,8 @@ from tests.eyeline.fake_server import (
         (501, NotSupportedError),
         (503, NotReadyError),
         (504, DeadlineExceededError),
-        (401, AnswerError),
+        (401, UnauthorizedError),
+        (402, AnswerError),
         (307, AnswerError),
     ],
 )

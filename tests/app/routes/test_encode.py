@@ -695,6 +695,10 @@ COVERED_ELSEWHERE = {
     "wrong_model_kind": "tests/app/routes/test_kinds.py",
     "unauthorized": "tests/app/test_access.py",
     "key_queue_full": "tests/app/test_batcher.py",
+    "out_of_memory": "tests/app/test_batcher.py",
+    "worker_unavailable": "tests/app/test_watchdog.py",
+    "reload_failed": "tests/app/routes/test_admin.py",
+    "reload_running": "tests/app/test_reload.py",
 }
 
 

@@ -25,9 +25,9 @@ TEI_FIELDS = (
 TEI_NULLS = ("model_sha", "max_batch_requests", "sha", "docker_label")
 
 
-def test_health_knows_four_words() -> None:
+def test_health_knows_five_words() -> None:
     """The states a probe can see, and no others."""
-    assert get_args(Health.model_fields["status"].annotation) == ("ready", "live", "loading", "draining")
+    assert get_args(Health.model_fields["status"].annotation) == ("ready", "live", "loading", "draining", "failing")
     with pytest.raises(ValidationError):
         Health(status="fine")  # type: ignore[arg-type]
 
