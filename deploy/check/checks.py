@@ -173,7 +173,10 @@ def is_scraped(deployment: Deployment) -> None:
 
 
 def drains(deployment: Deployment) -> None:
-    """``docker stop`` with requests in flight: all are answered in full, and the exit code is 0."""
+    """``docker stop`` with requests in flight: all are answered in full, and the exit code is 0.
+
+    Before the stop a slow machine may have refused some, its queue being full.
+    """
     app = deployment.single.one("app")
     replies: list[Reply] = []
 
@@ -197,11 +200,13 @@ def drains(deployment: Deployment) -> None:
     docker("stop", app.identity)
     for thread in threads:
         thread.join()
-    expect(num_early < NUM_CALLERS, "nothing was in flight any more")
-    expect([reply.status for reply in replies] == [200] * NUM_CALLERS, [reply.status for reply in replies])
-    expect(all(len(reply.json()["embeddings"]) == 16 for reply in replies), "an answer was short")
+    in_flight = replies[num_early:]
+    expect(bool(in_flight), "nothing was in flight any more")
+    expect({reply.status for reply in replies[:num_early]} <= {200, 429}, [reply.status for reply in replies])
+    expect({reply.status for reply in in_flight} == {200}, [reply.status for reply in replies])
+    expect(all(len(reply.json()["embeddings"]) == 16 for reply in in_flight), "an answer was short")
     expect(app.inspect(".State.ExitCode") == "0", app.inspect(".State.ExitCode"))
-    deployment.figures["answered after the stop"] = f"{NUM_CALLERS - num_early} of {NUM_CALLERS} requests"
+    deployment.figures["answered after the stop"] = f"{len(in_flight)} of {NUM_CALLERS} requests"
 
 
 def starts_cold(deployment: Deployment) -> None:
