@@ -24,6 +24,9 @@ from model.embedder import Embedder
 LOAD = Load(4, 32, "base64")
 """For each replica: enough that a batch is full when the last one ends, and little work for the load's own process."""
 
+QUEUE_TOKENS = "100000"
+"""Room for the whole load, however slow the machine was when a server measured it at its start."""
+
 CPU_SECONDS = "process_cpu_seconds_total"
 TEXTS = "eyeline_texts_total"
 
@@ -102,7 +105,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     arguments = parser.parse_args()
-    command = [*eyeline_command(arguments.model, arguments.dtype), "--threads", "1"]
+    command = [*eyeline_command(arguments.model, arguments.dtype), "--threads", "1", "--max-queue-tokens", QUEUE_TOKENS]
     counts = sorted({1, arguments.replicas}) if arguments.replicas else []
     embedder = Embedder.load(arguments.model, dtype=arguments.dtype, device="cpu", threads=1)
     for text_set in FILES:
