@@ -16,7 +16,7 @@ ModelKind = Literal["embedding", "sparse", "classifier", "reranker"]
 """What a folder is served as; text-embeddings-inference's words, but for ``sparse``, an embedding model to it."""
 
 INSTEAD: Mapping[ModelKind, str] = {
-    "embedding": "an embedding model, which gives no scores: it answers /encode and /embed",
+    "embedding": "an embedding model, which gives no scores and no sparse vectors: it answers /encode and /embed",
     "sparse": "a sparse model, which gives weights of its vocabulary's tokens: it answers /embed_sparse",
     "classifier": "a classifier, which gives scores of labels: it answers /predict",
     "reranker": "a reranker, which gives scores of pairs: it answers /rerank and /predict",
