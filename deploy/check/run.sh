@@ -62,9 +62,13 @@ compose="docker compose -p $PROJECT -f docker-compose.yml -f $work/build.yml"
 
 say "files"
 deploy/check/check_files.sh
+# checks.py starts what is here and fetches nothing, so that no check waits for a registry.
 if [ ${#inside[@]} -gt 0 ]; then
   deploy/check/stand_ins.sh
   say "stand-ins for images made"
+else
+  $compose -f deploy/compose.scale.yml --profile observability pull --quiet prometheus alertmanager balancer
+  say "images pulled"
 fi
 say "build"
 $compose --progress plain build app >"$work/build.log" 2>&1 || { tail -40 "$work/build.log"; exit 1; }
