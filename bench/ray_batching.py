@@ -76,7 +76,7 @@ def main() -> None:
         "@serve.batch": ServeBatch.bind(arguments.model),
     }
     texts = read_texts(MIXED)
-    found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    found: dict[tuple[str, str], list[tuple[float, float, float, int]]] = {}
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": PORT})
         for _ in range(arguments.rounds):
@@ -86,17 +86,18 @@ def main() -> None:
                 server.run(LOADS[1], texts, 2)
                 for load in LOADS:
                     answered = server.run(load, texts, arguments.seconds)
-                    figures = (answered.texts_per_second, answered.p50_ms, answered.p99_ms)
+                    figures = (answered.texts_per_second, answered.p50_ms, answered.p99_ms, answered.failed)
                     found.setdefault((load.name, name), []).append(figures)
                 serve.delete("bench")
                 time.sleep(1)
     finally:
         serve.shutdown()
         ray.shutdown()
-    print(f"{'':48}{'texts/s':>9}{'p50 ms':>9}{'p99 ms':>9}")
+    print(f"{'':48}{'texts/s':>9}{'p50 ms':>9}{'p99 ms':>9}{'failed':>8}")
     for (load_name, name), rounds in sorted(found.items()):
-        rate, p50, p99 = (statistics.median(column) for column in zip(*rounds, strict=True))
-        print(f"{load_name + ', ' + name:48}{rate:9.0f}{p50:9.1f}{p99:9.1f}")
+        *measured, failed = zip(*rounds, strict=True)
+        rate, p50, p99 = (statistics.median(column) for column in measured)
+        print(f"{load_name + ', ' + name:48}{rate:9.0f}{p50:9.1f}{p99:9.1f}{sum(failed):8}")
 
 
 if __name__ == "__main__":

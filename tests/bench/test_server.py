@@ -22,11 +22,24 @@ Transfer/sec:     76.94KB
 """
 
 
-@pytest.mark.parametrize(("failures", "failed"), [("", 0), ("  Non-2xx or 3xx responses: 3\n", 3)])
-def test_a_report_of_wrk_is_read(failures: str, failed: int) -> None:
-    """Rates count texts, not requests; times are milliseconds whatever their unit; failures are not hidden."""
+@pytest.mark.parametrize(
+    ("failures", "failed", "texts_per_second"),
+    [
+        ("", 0, 232.64),
+        ("  Non-2xx or 3xx responses: 3\n", 3, 186.112),
+        ("  Non-2xx or 3xx responses: 15\n", 15, 0),
+    ],
+)
+def test_a_report_of_wrk_is_read(failures: str, failed: int, texts_per_second: float) -> None:
+    """Rates count embedded texts, neither requests nor refusals; times are milliseconds whatever their unit."""
     answered = read_report(REPORT.format(failures=failures), texts_per_request=32, busy=0.5)
-    assert answered == Answered(pytest.approx(232.64), p50_ms=540.5, p99_ms=1200.0, failed=failed, busy=0.5)
+    assert answered == Answered(pytest.approx(texts_per_second), p50_ms=540.5, p99_ms=1200.0, failed=failed, busy=0.5)
+
+
+def test_a_server_that_answers_nothing_embeds_nothing() -> None:
+    """A report of no request is a rate of 0, not a division by 0."""
+    report = REPORT.format(failures="").replace("15 requests", "0 requests").replace("7.27", "0.00")
+    assert read_report(report, texts_per_request=32, busy=0.0).texts_per_second == 0.0
 
 
 def test_what_is_no_report_is_an_error() -> None:
