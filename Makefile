@@ -78,10 +78,10 @@ check: ## all that must pass before a change lands: lint, types, tests, oracles,
 check-clients: $(RUNTIME)/.ready $(CLIENTS)/.locked weights ## other servers' clients against a running server
 	@$(CLIENTS)/bin/pytest -m clients tests/clients $(ARGS)
 
-check-ray: $(DEV)/.ready $(RUNTIME)/.ready $(RAY)/.ready ## deploy/ray on a local cluster of two nodes, by hand (some minutes)
+check-ray: $(DEV)/.ready $(RUNTIME)/.ready $(RAY)/.ready ## deploy/ray on a local cluster of two nodes, by hand
 	@$(DEV)/bin/pytest -m ray tests/ray $(ARGS)
 
-check-long: $(DEV)/.ready $(RAY)/.ready weights ## end-to-end tests and those of Ray at soak size, containers with three replicas, half an hour of generated requests, properties, guards taken away, by hand (about four hours)
+check-long: $(DEV)/.ready $(RAY)/.ready weights ## end-to-end tests and those of Ray at soak size, containers with three replicas, half an hour of generated requests, properties, guards taken away, by hand (hours; never yet run whole)
 	@TEST_SCALE=100 $(DEV)/bin/pytest -m e2e $(ARGS)
 	@TEST_SCALE=100 $(DEV)/bin/pytest -m ray tests/ray $(ARGS)
 	@FUZZ_SECONDS=1800 $(DEV)/bin/pytest -m fuzz $(ARGS)
