@@ -110,11 +110,12 @@ train-demo: $(TRAINING)/.ready weights ## train a small encoder from 5,000 sente
 	@$(TRAINING)/bin/python -m training.demo build/demo
 
 # PyPI's advisory database is asked about every version; one that it does not know fails the audit, as silence is no answer.
+# Of helm.txt it knows the wheel, not the program in it, which renders the chart in tests and runs nowhere else.
 audit: $(RUNTIME)/.ready $(AUDIT)/.locked ## by hand: known vulnerabilities in every lock and in torch; the server's parts as build/sbom.json (CycloneDX)
 	@mkdir -p build/audit
 	@$(AUDIT)/bin/cyclonedx-py environment $(RUNTIME)/bin/python --pyproject pyproject.toml --output-reproducible --output-file build/sbom.json
 	@echo '$(TORCH)' > build/audit/torch.txt
-	@failed=; for lock in requirements/{runtime,dev,oracle,training,clients,ray,audit}.txt build/audit/torch.txt bench/peers/*.txt; do \
+	@failed=; for lock in requirements/{runtime,otel,dev,oracle,training,clients,ray,audit,helm}.txt build/audit/torch.txt bench/peers/*.txt; do \
 		echo "== $$lock"; \
 		$(AUDIT)/bin/pip-audit --requirement $$lock --disable-pip --no-deps --strict --progress-spinner off || failed+=" $$lock"; \
 	done; [ -z "$$failed" ] || { echo "not clean, or not audited:$$failed"; exit 1; }

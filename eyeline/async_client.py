@@ -256,7 +256,7 @@ class AsyncClient:
         return await self._sender.run(info_operation())
 
     async def health(self) -> str:
-        """Return "ready", "loading" or "draining". Asks once.
+        """Return "ready", "loading", "draining" or "failing". Asks once.
 
         Raises
         ------

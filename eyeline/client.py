@@ -255,7 +255,7 @@ class Client:
         return self._sender.run(info_operation())
 
     def health(self) -> str:
-        """Return "ready", "loading" or "draining". Asks once.
+        """Return "ready", "loading", "draining" or "failing". Asks once.
 
         Raises
         ------
