@@ -31,12 +31,21 @@ SERIES_OF = {
 """Suffixes of the series that a metric of a type has, each with the labels it has beside the metric's own."""
 
 BOUNDED = {
-    "code": frozenset(error_codes()),
-    "reason": frozenset(REJECTION_REASONS) | frozenset(FAULTS),
-    "result": frozenset(RELOAD_RESULTS),
-    "stage": frozenset(STAGES),
+    ("eyeline_errors_total", "code"): frozenset(error_codes()),
+    ("eyeline_fault", "reason"): frozenset(FAULTS),
+    ("eyeline_rejected_total", "reason"): frozenset(REJECTION_REASONS),
+    ("eyeline_reloads_total", "result"): frozenset(RELOAD_RESULTS),
+    ("eyeline_stage_duration_seconds", "stage"): frozenset(STAGES),
 }
-"""Labels of which every value is known."""
+"""Metrics and labels of which every value is known."""
+
+SET_OPERATORS = frozenset({"and", "or", "unless"})
+CHOOSERS = frozenset({"topk", "bottomk", "limitk", "limit_ratio"})
+"""Aggregations that choose among the samples, and so change no label."""
+
+SCALARS = frozenset({"pi", "scalar", "time"})
+LOSES_LE = frozenset({"histogram_fraction", "histogram_quantile"})
+ABSENT = frozenset({"absent", "absent_over_time"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +138,81 @@ def groupings(query: str) -> frozenset[str]:
 
 
 def labels_of(query: str, metrics: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Which labels the result of a query can have: those of its metrics that its groupings keep."""
-    tree = expression(query)
-    while isinstance(tree, promql_parser.ParenExpr):
-        tree = tree.expr
-    everything = frozenset().union(*(metrics[use.metric] for use in uses(query)))
-    if isinstance(tree, promql_parser.AggregateExpr) and tree.modifier is not None:
-        named = frozenset(tree.modifier.labels)
-        by = tree.modifier.type == promql_parser.AggModifierType.By
-        return everything & named if by else everything - named
-    return everything
+    """Which labels the result of a query can have, by PromQL's rules."""
+    return _labels(expression(query), metrics) or frozenset()
+
+
+def _labels(node: Any, metrics: Mapping[str, frozenset[str]]) -> frozenset[str] | None:
+    """Which labels a node's vector can have; None for what is a number or a text."""
+    match node:
+        case promql_parser.VectorSelector():
+            return metrics[node.name]
+        case promql_parser.MatrixSelector():
+            return metrics[node.vector_selector.name]
+        case promql_parser.ParenExpr() | promql_parser.UnaryExpr() | promql_parser.SubqueryExpr():
+            return _labels(node.expr, metrics)
+        case promql_parser.AggregateExpr():
+            return _labels_of_aggregation(node, metrics)
+        case promql_parser.BinaryExpr():
+            return _labels_of_operation(node, metrics)
+        case promql_parser.Call():
+            return _labels_of_call(node, metrics)
+        case promql_parser.NumberLiteral() | promql_parser.StringLiteral():
+            return None
+    raise TypeError(f"unknown node of PromQL: {type(node).__name__}")
+
+
+def _labels_of_aggregation(node: Any, metrics: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """What ``by`` and ``without`` leave, and nothing without either."""
+    labels = _labels(node.expr, metrics) or frozenset()
+    operator = str(node.op)
+    if operator in CHOOSERS:
+        return labels
+    added = frozenset({node.param.val}) if operator == "count_values" else frozenset()
+    if node.modifier is None:
+        return added
+    named = frozenset(node.modifier.labels)
+    by = node.modifier.type == promql_parser.AggModifierType.By
+    return (labels & named if by else labels - named) | added
+
+
+def _labels_of_operation(node: Any, metrics: Mapping[str, frozenset[str]]) -> frozenset[str] | None:
+    """The left side's labels, or the many's; of one to one, those that were matched by; of ``or``, both sides'."""
+    left, right = _labels(node.lhs, metrics), _labels(node.rhs, metrics)
+    if left is None or right is None:
+        return right if left is None else left
+    operator = str(node.op)
+    if operator in SET_OPERATORS:
+        return left | right if operator == "or" else left
+    if node.modifier is None:
+        return left
+    added = frozenset(node.modifier.group_labels or ())
+    if node.modifier.card == promql_parser.VectorMatchCardinality.ManyToOne:
+        return left | added & right
+    if node.modifier.card == promql_parser.VectorMatchCardinality.OneToMany:
+        return right | added & left
+    if node.modifier.matching is None:
+        return left
+    named = frozenset(node.modifier.matching.labels)
+    on = node.modifier.matching.type == promql_parser.LabelModifierType.Include
+    return left & named if on else left - named
+
+
+def _labels_of_call(node: Any, metrics: Mapping[str, frozenset[str]]) -> frozenset[str] | None:
+    """Those of the one vector among the arguments, but for functions that make, add or lose labels."""
+    name = node.func.name
+    if name in SCALARS:
+        return None
+    if name in ABSENT:
+        (argument,) = node.args
+        selector = getattr(argument, "vector_selector", argument)
+        matchers = selector.matchers.matchers if isinstance(selector, promql_parser.VectorSelector) else ()
+        return frozenset(matcher.name for matcher in matchers if matcher.op == promql_parser.MatchOp.Equal)
+    vectors = [labels for labels in (_labels(argument, metrics) for argument in node.args) if labels is not None]
+    labels = vectors[0] if vectors else frozenset()
+    if name in LOSES_LE:
+        return labels - {"le"}
+    return labels | {node.args[1].val} if name in {"label_replace", "label_join"} else labels
 
 
 def complaints(query: str, metrics: Mapping[str, frozenset[str]]) -> list[str]:
@@ -151,10 +225,11 @@ def complaints(query: str, metrics: Mapping[str, frozenset[str]]) -> list[str]:
             continue
         available |= metrics[use.metric]
         found += [f"{use.metric} has no label {label}" for label in sorted(use.labels - metrics[use.metric])]
+        family = re.sub(r"_(bucket|sum|count)$", "", use.metric)
         found += [
             f"{use.metric} never has {label}={value!r}"
             for label, value in use.values
-            if label in BOUNDED and value not in BOUNDED[label]
+            if value not in BOUNDED.get((family, label), {value})
         ]
     found += [f"no metric of the query has the label {label}" for label in sorted(groupings(query) - available)]
     return found
