@@ -45,6 +45,7 @@ class Worker:
         self._name = thread_name_prefix
         self.turn = asyncio.Lock()
         self.is_hung = False
+        self._is_closed = False
         self._numbers = count()
         self._call: int | None = None
         self._is_slow = False
@@ -92,6 +93,8 @@ class Worker:
         WorkerUnavailableError
             If the thread has died meanwhile, or was closed.
         """
+        if self._is_closed:
+            raise WorkerUnavailableError("the worker thread has ended", retry_after_seconds=RETRY_SECONDS)
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._executor, self._run, slow, function, *args)
         lost: asyncio.Future[None] = loop.create_future()
@@ -127,6 +130,7 @@ class Worker:
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """Wait for what runs, up to a limit, and end the thread; what is called afterwards fails."""
+        self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
         if self._thread is not None:
             self._thread.join(timeout_seconds)

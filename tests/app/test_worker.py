@@ -137,3 +137,16 @@ async def test_what_had_not_begun_when_it_closed_is_told() -> None:
         await asyncio.wait_for(waiting, WAIT_SECONDS)
     gate.set()
     assert await running
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_what_comes_after_it_was_closed_is_told(restarted: bool) -> None:
+    """That there is no thread any more, as to whoever waited for one that died; nothing brings a closed one back."""
+    worker = Worker()
+    assert await worker.run(int, "7") == 7
+    worker.close()
+    if restarted:
+        worker.restart()
+    with pytest.raises(WorkerUnavailableError) as told:
+        await asyncio.wait_for(worker.run(int, "7"), WAIT_SECONDS)
+    assert told.value.retry_after_seconds == 1
