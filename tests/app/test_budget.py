@@ -26,6 +26,8 @@ def test_half_of_what_failed() -> None:
     assert share.now() == pytest.approx(0.4)
     share.shrink(0.4)
     assert share.now() == pytest.approx(0.2)
+    share.shrink(0.8)  # a batch that was cut before that
+    assert share.now() == pytest.approx(0.2)
 
 
 def test_it_never_vanishes() -> None:
