@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -31,7 +32,7 @@ from app.errors import (
     ServiceError,
     WorkerUnavailableError,
 )
-from app.selection import Cost, select_batch
+from app.selection import MAX_CANDIDATES, Cost, select_batch
 from app.shares import KeyShares, ShareLimits
 from app.worker import RESTART_SECONDS, Worker
 from model.contract import EncodeInput, OutputSpec, Row
@@ -363,10 +364,11 @@ class Batcher:
                 request.fail(InferenceError("the batch could not be run"))
 
     def _take_batch(self) -> list[_Text]:
-        """Cut the next batch from the queue; empty if everybody has left."""
-        self._expire()
-        self._dequeue([text for text in self._queue if text.request.is_done])  # their callers left, or they failed
-        waiting = list(self._queue)
+        """Cut the next batch from the oldest texts of the queue; empty if all of their callers have left."""
+        self._expire(self._requests)
+        oldest = list(islice(self._queue, MAX_CANDIDATES))
+        waiting = [text for text in oldest if not text.request.is_done]
+        self._dequeue([text for text in oldest if text.request.is_done])  # their callers left, or they failed
         if not waiting:
             return []
         costs = [text.cost for text in waiting]
@@ -383,10 +385,10 @@ class Batcher:
         self._observer.budget_changed(tokens)
         return tokens, max(1, int(share * self._limits.batch_attention_values))
 
-    def _expire(self) -> None:
-        """Fail the requests whose deadline has passed, wherever in the queue they are."""
+    def _expire(self, requests: Iterable[_Request]) -> None:
+        """Fail those of the requests whose deadline has passed, wherever in the queue they are."""
         now = self._clock()
-        for request in self._requests:
+        for request in requests:
             if request.deadline is not None and now >= request.deadline and not request.is_done:
                 request.fail(self._refusal(DeadlineExceededError("the deadline passed before the texts were run")))
 
@@ -449,7 +451,7 @@ class Batcher:
 
     def _still_wanted(self, texts: Sequence[_Text]) -> list[_Text]:
         """Return those whose callers wait: of the others one has left, is too late, or another text has failed."""
-        self._expire()
+        self._expire({text.request for text in texts})
         return [text for text in texts if not text.request.is_done]
 
     def _deliver(self, batch: Sequence[_Text], finished: _Finished) -> None:

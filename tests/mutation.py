@@ -122,17 +122,20 @@ MUTATIONS = (
     Mutation(
         "who has left is not run",
         BATCHER,
-        "self._dequeue([text for text in self._queue if text.request.is_done])",
-        "self._dequeue([])",
+        "        waiting = [text for text in oldest if not text.request.is_done]\n",
+        "        waiting = oldest\n",
     ),
     Mutation(
         "no work after the deadline",
         BATCHER,
-        "        self._expire()\n        self._dequeue(",
-        "        self._dequeue(",
+        "        self._expire(self._requests)\n",
+        "",
     ),
     Mutation(
         "who was overtaken is next", BATCHER, "self._oldest_is_due = chosen[0] != 0", "self._oldest_is_due = False"
+    ),
+    Mutation(
+        "a choice takes no longer for a long queue", BATCHER, "islice(self._queue, MAX_CANDIDATES)", "self._queue"
     ),
     Mutation("batches keep to the budgets", BATCHER, "*self._budgets(), oldest", "10**9, 10**9, oldest"),
     Mutation(
@@ -177,8 +180,8 @@ MUTATIONS = (
     Mutation(
         "nor one that is too late by then",
         BATCHER,
-        "        self._expire()\n        return [",
-        "        return [",
+        "        self._expire({text.request for text in texts})\n",
+        "",
     ),
     Mutation("what the model refuses is passed on", BATCHER, "isinstance(error, (InputError, ServiceError))", "False"),
     Mutation(

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from app.errors import (
     WorkerUnavailableError,
 )
 from app.log import request_id_var
-from app.selection import WINDOW_BUDGETS, Cost
+from app.selection import MAX_CANDIDATES, WINDOW_BUDGETS, Cost
 from app.worker import Worker
 from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row, SparseMaps, SparseVector, TextAttention
 from model.errors import TokenIdError
@@ -180,6 +180,48 @@ async def test_short_texts_overtake_long_ones_once() -> None:
     bench.runner.open()
     await within(bench.batcher.drain())
     assert bench.runner.batch_marks == [[-1], [7], [0, 1], [8], [2, 3]]
+
+
+async def test_who_was_overtaken_is_next() -> None:
+    """While a short text that overtook is run another one comes: the oldest text goes before that one."""
+    bench = Bench()
+    await bench.occupy()
+    await bench.call(*(make_input(48, mark=mark) for mark in range(4)))
+    await bench.call(make_input(5, mark=7))
+    bench.runner.let_one_through()
+    await bench.runner.entered()  # the short text is at the gate
+    await bench.call(make_input(5, mark=8))
+    bench.runner.open()
+    await within(bench.batcher.drain())
+    assert bench.runner.batch_marks == [[-1], [7], [0, 1], [8], [2, 3]]
+
+
+async def test_a_long_queue_is_not_looked_through() -> None:
+    """A batch is chosen among the oldest texts, as many as have been settled on: a short text overtakes if it is the
+    last of those, and not if it comes behind them.
+    """
+    for num_before, expected in ((MAX_CANDIDATES - 1, [7]), (MAX_CANDIDATES, [0] * 5)):
+        bench = Bench(limits=QueueLimits(100, 1_000, max_queue_texts=10_000, max_queue_tokens=1_000_000))
+        first = await bench.occupy()
+        waiting = [await bench.call(*[make_input(20)] * num_before), await bench.call(make_input(5, mark=7))]
+        bench.runner.let_one_through()
+        await bench.runner.entered()
+        assert bench.runner.batch_marks == [[-1], expected]
+        for task in waiting:
+            task.cancel()
+        bench.runner.open()
+        await within(asyncio.gather(first, *waiting, return_exceptions=True))
+
+
+async def test_callers_that_left_do_not_hold_up_a_long_queue() -> None:
+    """Where all the texts that are looked at are of a caller who has just left, the next ones are, at once."""
+    bench = Bench(limits=QueueLimits(100, 1_000, max_queue_texts=10_000, max_queue_tokens=1_000_000))
+    bench.runner.open()
+    gone = asyncio.create_task(bench.batcher.submit([make_input(20)] * MAX_CANDIDATES, [PLAIN] * MAX_CANDIDATES))
+    stays = asyncio.create_task(bench.batcher.submit([make_input(20, mark=1)], [PLAIN]))
+    asyncio.get_running_loop().call_soon(gone.cancel)  # after both have queued, before the batch is cut
+    assert marks(await within(stays)) == [1]
+    assert bench.runner.batch_marks == [[1]]
 
 
 async def test_many_callers_get_their_own_rows() -> None:
@@ -623,6 +665,32 @@ async def test_a_deadline_that_passes_while_a_batch_is_run_again(error: Exceptio
     assert bench.observer.rejections == ["deadline_exceeded"]
 
 
+@pytest.mark.parametrize(("error", "expected"), [(ValueError("broken"), [1] * 10), (MemoryError(), [1] * 8)])
+async def test_a_failed_batch_looks_for_deadlines_in_itself_alone(error: Exception, expected: list[int]) -> None:
+    """While it is run again text by text, or in halves, each request of it is looked at once with however many texts,
+    and none that waits in the queue.
+    """
+    bench = Bench(GatedRunner(refusing(BAD, error)))
+    looked_at: list[int] = []
+    expire = bench.batcher._expire
+    bench.batcher._expire = lambda requests: expire(count(requests))  # type: ignore[method-assign]
+
+    def count(requests: Collection[Any]) -> Collection[Any]:
+        if requests is not bench.batcher._requests:  # which are looked through once, when a batch is cut
+            looked_at.append(len(requests))
+        return requests
+
+    first = await bench.occupy()
+    failing = await bench.call(*[make_input(10)] * 4, make_input(10, mark=BAD))
+    beside = await bench.call(*[make_input(10)] * 5)
+    waiting = [await bench.call(make_input(90, mark=mark)) for mark in range(3)]
+    bench.runner.open()
+    with pytest.raises((InferenceError, OutOfMemoryError)):
+        await within(failing)
+    await within(asyncio.gather(first, beside, *waiting))
+    assert looked_at == expected
+
+
 async def test_an_input_error_passes_through(caplog: pytest.LogCaptureFixture) -> None:
     """What the model says about an input reaches its caller unchanged, and nobody else, and fills no log."""
     error = TokenIdError("a sentence", param="texts[0]", limit=10, actual=11)
@@ -995,7 +1063,7 @@ async def test_draining_an_idle_queue_returns() -> None:
 
 
 async def test_a_closed_worker_fails_its_callers() -> None:
-    """A request that meets a closed worker is told so, and to come again, instead of waiting for ever; it is no fault."""
+    """A request that meets a closed worker is told so, and to come again, instead of waiting for ever."""
     bench = Bench()
     bench.worker.close()
     with pytest.raises(WorkerUnavailableError):
