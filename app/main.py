@@ -251,7 +251,12 @@ def _watchdog(settings: Settings, state: ServerState, worker: Worker, batchers: 
     def check() -> list[str]:
         return [] if state.service is None else not_finite(state.service.models.values())
 
-    return Watchdog(state, worker, batchers, check, settings.hang_seconds)
+    def cpu_seconds() -> float | None:
+        models = [] if state.service is None else state.service.models.values()
+        # Where a GPU does the work, the thread that waits for it may turn in a circle.
+        return worker.cpu_seconds() if all(model.embedder.device.type == "cpu" for model in models) else None
+
+    return Watchdog(state, worker, batchers, check, settings.hang_seconds, cpu_seconds)
 
 
 async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics: Metrics) -> ServedModel:

@@ -261,7 +261,8 @@ class Settings(BaseSettings):
         Field(
             ge=1,
             allow_inf_nan=False,
-            description="A batch that runs longer is taken for hung: the server is neither ready nor live any more, "
+            description="A batch that gets no processor time for longer is taken for hung, and so is one that runs "
+            "five times as long (on a GPU, one that runs longer): the server is neither ready nor live any more, "
             "answers whoever waits with 503, and five seconds later ends with exit code 1. Ten times a full batch at "
             "the measured speed is allowed in any case. Too small ends a server that is only slow; too large lets "
             "callers wait for a stuck one.",

@@ -31,6 +31,10 @@ SLOW_FACTOR = 10.0
 """A call may take so many times a full batch at the measured speed, whatever the setting: slow is not hung. What is
 known to be slow, such as warming up, may take so many times longer still."""
 
+WORKING_FACTOR = 5.0
+"""A call may last so many times longer while its thread takes processor time: it is slow, on a machine that has little
+time for it. Unless it turns in a circle, which this ends as well."""
+
 LAST_CHANCE_SECONDS = 5.0
 """Between the verdict that the worker hangs and the end of the process: for answers to leave, probes to see it, and the
 call to end after all."""
@@ -51,7 +55,10 @@ class Watchdog:
         The queues that wait for the worker; may change between two looks.
     check : Check
     hang_seconds : float
-        A call that runs longer is taken for hung.
+        A call whose thread takes no processor time for longer is taken for hung.
+    cpu_seconds : callable
+        The processor time of the worker's thread so far; None where it says nothing of the call, as on a GPU: then all
+        of a call's time counts.
     clock : callable
         Seconds, monotonic.
     """
@@ -63,6 +70,7 @@ class Watchdog:
         batchers: Collection[Batcher],
         check: Check,
         hang_seconds: float,
+        cpu_seconds: Callable[[], float | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
@@ -70,10 +78,13 @@ class Watchdog:
         self._batchers = batchers
         self._check = check
         self._hang_seconds = hang_seconds
+        self._read_cpu_seconds = cpu_seconds
         self._clock = clock
         self._looked_at = clock()
         self._call: int | None = None
         self._call_seconds = 0.0
+        self._idle_seconds = 0.0  # since the thread was last seen to have taken processor time
+        self._cpu_seconds: float | None = None
         self._last_chance_ends = math.inf
         self._num_faults = 0
         self._checking: asyncio.Task[None] | None = None
@@ -110,24 +121,35 @@ class Watchdog:
 
     def _look_at_call(self, step: float) -> None:
         """Add up how long the call on the thread has run; a verdict is taken back when it ends after all."""
-        call = self._worker.call
+        call, has_worked = self._worker.call, self._has_worked()
         if call is None or call != self._call:
-            self._call, self._call_seconds = call, 0.0
+            self._call, self._call_seconds, self._idle_seconds = call, 0.0, 0.0
             if self._worker.is_hung:
                 logger.warning("the worker thread goes on: it was slow, not hung")
                 self._worker.is_hung, self._last_chance_ends = False, math.inf
                 self._state.end_fault("worker_hung")
             return
         self._call_seconds += step
-        if not self._worker.is_hung and self._call_seconds >= self._longest_call():
+        self._idle_seconds = 0.0 if has_worked else self._idle_seconds + step
+        if not self._worker.is_hung and self._has_hung():
             self._declare_hung()
         elif self._call_seconds >= self._last_chance_ends:
             self._last_chance_ends = math.inf
             logger.critical("the worker thread still hangs: the process ends")
             self._state.give_up()
 
+    def _has_worked(self) -> bool:
+        """Whether the thread has taken processor time since the last look."""
+        before, self._cpu_seconds = self._cpu_seconds, self._read_cpu_seconds()
+        return before is not None and self._cpu_seconds is not None and self._cpu_seconds > before
+
+    def _has_hung(self) -> bool:
+        """Whether the call that is on the thread has done nothing for too long, or lasts as no slow one does."""
+        longest = self._longest_call()
+        return self._idle_seconds >= longest or self._call_seconds >= WORKING_FACTOR * longest
+
     def _longest_call(self) -> float:
-        """Return the seconds after which the call that is on the thread is taken for hung."""
+        """Return the seconds without work after which the call that is on the thread is taken for hung."""
         full_batches = [SLOW_FACTOR * batcher.full_batch_seconds for batcher in self._batchers]
         return max(self._hang_seconds, *full_batches, 0.0) * (SLOW_FACTOR if self._worker.is_slow else 1)
 
@@ -135,7 +157,8 @@ class Watchdog:
         """Say so everywhere, and let nobody wait any longer."""
         seconds = self._call_seconds
         self._last_chance_ends = seconds + LAST_CHANCE_SECONDS
-        logger.critical("the worker thread hangs", extra={"seconds": round(seconds), "stack": self._worker.stack()})
+        told = {"seconds": round(seconds), "idle_seconds": round(self._idle_seconds), "stack": self._worker.stack()}
+        logger.critical("the worker thread hangs", extra=told)
         self._worker.is_hung = True
         self._state.begin_fault("worker_hung", f"a batch has run for {seconds:.0f} seconds")
         for batcher in self._batchers:

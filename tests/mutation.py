@@ -206,6 +206,7 @@ MUTATIONS = (
     Mutation(
         "who waits for a dead thread is told", WORKER, "                lost.set_result(None)", "                pass"
     ),
+    Mutation("a closed thread is called by nobody", WORKER, "        if self._is_closed:\n", "        if False:\n"),
     Mutation("the end does not wait for ever", WORKER, "self._thread.join(timeout_seconds)", "self._thread.join()"),
     # --- the watchdog
     Mutation("a dead worker is replaced", WATCHDOG, "        self._worker.restart()\n", ""),
@@ -217,6 +218,13 @@ MUTATIONS = (
         "a slow machine is no hang", WATCHDOG, "max(self._hang_seconds, *full_batches, 0.0)", "self._hang_seconds"
     ),
     Mutation("warming up is no hang", WATCHDOG, "(SLOW_FACTOR if self._worker.is_slow else 1)", "1"),
+    Mutation(
+        "a starved call is no hang",
+        WATCHDOG,
+        "0.0 if has_worked else self._idle_seconds + step",
+        "self._idle_seconds + step",
+    ),
+    Mutation("a call that turns in a circle hangs", WATCHDOG, " or self._call_seconds >= WORKING_FACTOR * longest", ""),
     Mutation("a verdict is taken back", WATCHDOG, '                self._state.end_fault("worker_hung")\n', ""),
     Mutation("nobody waits for a hung worker", WATCHDOG, "            batcher.abandon()", "            pass"),
     Mutation("a hung process ends", WATCHDOG, "            self._state.give_up()", "            pass"),

@@ -8,7 +8,9 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from weakref import WeakSet
 
 import httpx
 import pytest
@@ -18,14 +20,18 @@ from app.main import (
     DEFAULT_BATCH_TOKENS,
     TEXT_ROUTES,
     UNMEASURED_TOKENS_PER_SECOND,
+    _watchdog,
     cost,
     create_app,
     load_models,
     warm_up,
 )
+from app.metrics import Metrics
 from app.reload import LoadedModel
 from app.selection import Cost
+from app.service import Service
 from app.settings import ModelSpec
+from app.state import ServerState
 from app.worker import Worker
 from model.contract import AttentionSelection, EncodeInput, OutputSpec
 from model.embedder import Embedder
@@ -253,6 +259,21 @@ async def test_the_documentation_needs_no_network(server: Served) -> None:
     assert not re.search(r"https?://", page)
     style = next(address for address in loaded if address.endswith(".css"))
     assert not re.search(r"url\(\s*[\"']?https?://|@import", (await server.client.get(style)).text)
+
+
+@pytest.mark.parametrize(("devices", "is_read"), [(["cpu"], True), (["cpu", "cuda"], False), ([], True)])
+async def test_the_watchdog_reads_processor_time_of_cpus(
+    tiny_folder: Path, worker: Worker, devices: list[str], is_read: bool
+) -> None:
+    """Not where a GPU does the work of one of the models: its worker's thread may turn in a circle while it waits."""
+    models = {
+        str(index): SimpleNamespace(embedder=SimpleNamespace(device=SimpleNamespace(type=name)))
+        for index, name in enumerate(devices)
+    }
+    state = ServerState(Metrics(), max_body_bytes=1, service=cast(Service, SimpleNamespace(models=models)))
+    await worker.run(int)
+    watchdog = _watchdog(make_settings(tiny_folder), state, worker, WeakSet())
+    assert (watchdog._read_cpu_seconds() is not None) == is_read
 
 
 # ---- draining

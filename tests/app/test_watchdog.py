@@ -15,7 +15,7 @@ from app.errors import InferenceError, NonFiniteError, WorkerUnavailableError
 from app.metrics import Metrics
 from app.service import Service
 from app.state import FAULTS, ServerState
-from app.watchdog import LAST_CHANCE_SECONDS, LONGEST_STEP, SLOW_FACTOR, Watchdog
+from app.watchdog import LAST_CHANCE_SECONDS, LONGEST_STEP, SLOW_FACTOR, WORKING_FACTOR, Watchdog
 from app.worker import Worker
 from model.contract import EncodeInput, OutputSpec, Row
 from tests.doubles import (
@@ -45,6 +45,7 @@ class Watched:
         self.state = ServerState(Metrics(faults=FAULTS), max_body_bytes=1)
         self.num_given_up = 0
         self.state.end_process = self._give_up
+        self.cpu_seconds: float | None = 3.0
         self.broken: list[str] = []
         self.num_checks = 0
         self.batcher = Batcher(
@@ -57,7 +58,9 @@ class Watched:
             clock=self.clock,
         )
         self.state.service = cast(Service, object())
-        self.watchdog = Watchdog(self.state, self.worker, [self.batcher], self._check, hang_seconds, self.clock)
+        self.watchdog = Watchdog(
+            self.state, self.worker, [self.batcher], self._check, hang_seconds, lambda: self.cpu_seconds, self.clock
+        )
 
     def _give_up(self) -> None:
         self.num_given_up += 1
@@ -269,6 +272,61 @@ async def test_a_slow_machine_is_no_hang() -> None:
     with pytest.raises(WorkerUnavailableError):
         await task
     slow.worker.close()
+
+
+async def work_and_look(watched: Watched, num_looks: int, work_every: int = 1) -> None:
+    """Look once a second; at every so many looks the thread has got a hundredth of a second of the processor."""
+    for number in range(num_looks):
+        assert watched.cpu_seconds is not None
+        watched.cpu_seconds += 0.01 if number % work_every == 0 else 0.0
+        watched.look()
+
+
+async def test_a_starved_call_is_no_hang(watched: Watched) -> None:
+    """A batch that takes minutes, as other programs have the processors, goes on: all that counts is time in which its
+    thread got nothing at all. When it does get nothing for as long as was set, it hangs.
+    """
+    task = watched.call(make_input(5, mark=1))
+    await watched.runner.entered()
+    await work_and_look(watched, 3 * HANG_SECONDS, work_every=HANG_SECONDS)
+    assert watched.state.is_ready
+    watched.cpu_seconds = 17.0
+    watched.look()
+    for _ in range(HANG_SECONDS - 1):
+        watched.look()
+        assert watched.state.is_ready
+    watched.look()
+    assert watched.state.worst_fault == "worker_hung"
+    with pytest.raises(WorkerUnavailableError):
+        await task
+
+
+async def test_a_hang_that_turns_in_a_circle_is_noticed(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    """Processor time is no proof of progress: five times as long, and it hangs as well, and so the process ends."""
+    task = watched.call(make_input(5, mark=1))
+    await watched.runner.entered()
+    await work_and_look(watched, int(WORKING_FACTOR * HANG_SECONDS))
+    assert watched.state.is_ready
+    await work_and_look(watched, 1)
+    assert watched.state.worst_fault == "worker_hung"
+    [record] = [record for record in caplog.records if record.levelno == logging.CRITICAL]
+    assert (record.seconds, record.idle_seconds) == (WORKING_FACTOR * HANG_SECONDS, 0)
+    await work_and_look(watched, int(LAST_CHANCE_SECONDS))
+    assert watched.num_given_up == 1
+    with pytest.raises(WorkerUnavailableError):
+        await task
+
+
+async def test_where_processor_time_is_not_known_all_time_counts(watched: Watched) -> None:
+    """On another system than Linux, or with a GPU, a call is judged by the clock; also where it is told for once."""
+    task = watched.call(make_input(5, mark=1))
+    await watched.runner.entered()
+    for number in range(HANG_SECONDS + 1):
+        watched.cpu_seconds = 100.0 if number == 7 else None
+        watched.look()
+    assert watched.state.worst_fault == "worker_hung"
+    with pytest.raises(WorkerUnavailableError):
+        await task
 
 
 async def test_warming_up_is_no_hang(watched: Watched) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+import time
 
 import pytest
 
 from app.errors import WorkerUnavailableError
-from app.worker import Worker
+from app.worker import Worker, cpu_seconds_of
 from tests.doubles import WAIT_SECONDS, eventually, kill_thread
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +109,41 @@ async def test_what_is_on_the_thread_can_be_seen() -> None:
     assert None not in numbers
     assert numbers[0] != numbers[1]
     worker.close()
+
+
+async def test_the_threads_processor_time_can_be_seen() -> None:
+    """It grows while the thread computes, whatever else the process does, and not while it waits."""
+    worker = Worker()
+    assert worker.cpu_seconds() is None
+    gate = threading.Event()
+
+    def compute() -> int:
+        return sum(range(100_000))
+
+    await worker.run(compute)
+    before = worker.cpu_seconds()
+    assert before is not None
+    give_up = time.monotonic() + WAIT_SECONDS
+    while worker.cpu_seconds() == before and time.monotonic() < give_up:
+        await worker.run(compute)
+    task = asyncio.create_task(worker.run(gate.wait, WAIT_SECONDS))
+    await eventually(lambda: worker.is_busy)
+    waiting = worker.cpu_seconds()
+    assert waiting is not None
+    assert before < waiting < before + WAIT_SECONDS
+    own = time.thread_time()
+    while time.thread_time() < own + 0.05:
+        pass
+    assert (worker.cpu_seconds() or 0) - waiting <= 0.01
+    gate.set()
+    await task
+    worker.close()
+
+
+@pytest.mark.parametrize("native_id", [None, 0])
+def test_a_thread_that_is_not_there_has_no_processor_time(native_id: int | None) -> None:
+    """Nor has any on a system that does not tell it."""
+    assert cpu_seconds_of(native_id) is None
 
 
 async def test_closing_does_not_wait_for_ever() -> None:
