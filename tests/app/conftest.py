@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -46,6 +48,30 @@ def frozen_heap() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@contextmanager
+def restored_logging() -> Iterator[None]:
+    """Put back what ``configure_logging`` changes in the whole process, and what a test has changed beside it."""
+    names = (None, "py.warnings", "uvicorn", "uvicorn.error", "uvicorn.asgi", "uvicorn.access")
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(logger, list(logger.handlers), logger.level, logger.propagate) for logger in loggers]
+    captured = warnings.showwarning is logging._showwarning  # type: ignore[attr-defined]  # nothing public tells it
+    try:
+        yield
+    finally:
+        logging.captureWarnings(captured)
+        for logger, handlers, level, propagate in before:
+            logger.handlers[:] = handlers
+            logger.setLevel(level)
+            logger.propagate = propagate
+
+
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    """Let a test configure logging: afterwards it is as it was."""
+    with restored_logging():
+        yield
 
 
 class RecordingEmbedder(Embedder):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,20 +12,9 @@ from app.facts import RequestFacts
 from app.log import configure_logging, new_request_id
 from tests.app.conftest import Serve
 
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+
 IDS = [new_request_id() for _ in range(4_000)]
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    """Put back what configure_logging changes in the whole process."""
-    loggers = [logging.getLogger(name) for name in (None, "uvicorn", "uvicorn.error", "uvicorn.asgi", "uvicorn.access")]
-    before = [(logger, list(logger.handlers), logger.level, logger.propagate) for logger in loggers]
-    yield
-    logging.captureWarnings(False)
-    for logger, handlers, level, propagate in before:
-        logger.handlers[:] = handlers
-        logger.setLevel(level)
-        logger.propagate = propagate
 
 
 def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

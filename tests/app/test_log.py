@@ -8,7 +8,6 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,21 +21,11 @@ from app.log import (
     request_id_var,
     valid_request_id,
 )
+from tests.app.conftest import restored_logging
+
+pytestmark = pytest.mark.usefixtures("logging_as_before")
 
 UVICORN_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "uvicorn.access")
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    """Put back what configure_logging changes in the whole process."""
-    loggers = [logging.getLogger(name) for name in (None, "py.warnings", *UVICORN_LOGGERS)]
-    before = [(logger, list(logger.handlers), logger.level, logger.propagate) for logger in loggers]
-    yield
-    logging.captureWarnings(False)
-    for logger, handlers, level, propagate in before:
-        logger.handlers[:] = handlers
-        logger.setLevel(level)
-        logger.propagate = propagate
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -64,6 +53,26 @@ def test_line(capsys: pytest.CaptureFixture[str]) -> None:
         "folder": "weights/a",
         "seconds": 0.5,
     }
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_what_these_tests_configure_is_put_back(captured: bool) -> None:
+    """Handlers, levels and the way of warnings, whatever they were: no test logs where another one said."""
+
+    def snapshot() -> list[object]:
+        loggers = [logging.getLogger(name) for name in (None, "py.warnings", *UVICORN_LOGGERS)]
+        return [warnings.showwarning, *((list(one.handlers), one.level, one.propagate) for one in loggers)]
+
+    logging.captureWarnings(captured)
+    logging.getLogger("uvicorn.error").setLevel("ERROR")
+    logging.getLogger("uvicorn.error").propagate = False
+    logging.getLogger("uvicorn.access").addHandler(logging.StreamHandler())
+    before = snapshot()
+    with restored_logging():
+        configure_logging("debug")
+        logging.captureWarnings(not captured)
+        assert not any(now == then for now, then in zip(snapshot()[:2], before[:2], strict=True))
+    assert snapshot() == before
 
 
 def test_time_is_utc_with_milliseconds(capsys: pytest.CaptureFixture[str]) -> None:
