@@ -104,7 +104,13 @@ class Reloader:
         self._metrics = metrics
         self._is_running = False
         self._is_closed = False
+        self._is_loading = False
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a thread reads a model now. Nothing stops it, not even :meth:`close`."""
+        return self._is_loading
 
     def begin(self) -> None:
         """Start to reload every model, as a signal asks; how it goes is told in the log."""
@@ -134,6 +140,8 @@ class Reloader:
             If a folder cannot be served. Nothing has changed then.
         NotReadyError
             If the server stops.
+        WorkerUnavailableError
+            If the worker's thread is lost while it warms a model up. Nothing has changed then, either.
         """
         names = self._names(name)
         self._is_running = True
@@ -142,9 +150,10 @@ class Reloader:
             replaced = await self._replace(names)
             result = "succeeded"
             return replaced
-        except ReloadFailedError as error:
-            log.error("reload failed, what was served still is: %s", error.message, extra={"models": names})
-            asyncio.get_running_loop().call_soon(self._begin_release)  # of what had been loaded
+        except ServiceError as error:
+            if not self._is_closed:
+                log.error("reload failed, what was served still is: %s", error.message, extra={"models": names})
+                asyncio.get_running_loop().call_soon(self._begin_release)  # of what had been loaded
             raise
         finally:
             self._is_running = False
@@ -154,7 +163,7 @@ class Reloader:
         """Return the names of the models to reload, or refuse to begin."""
         refusal: ServiceError | None = None
         if self._is_closed:
-            refusal = NotReadyError("the server is shutting down", retry_after_seconds=1)
+            refusal = _shutting_down()
         elif name is not None and name not in self._served:
             refusal = UnknownModelError(f"no such model is served; served are {', '.join(self._served)}", param="model")
         elif self._is_running:
@@ -174,8 +183,7 @@ class Reloader:
             if isinstance(prepared, str):
                 raise ReloadFailedError(f"{name}: {prepared}", param="model")
             new[name] = prepared
-        if self._is_closed:
-            raise NotReadyError("the server is shutting down", retry_after_seconds=1)
+        self._check_open()
         replaced = [self._compare(*new[name]) for name in names]
         for name, (loaded, served) in new.items():
             weakref.finalize(self._served[name].embedder, self._model_is_gone, loop).atexit = False
@@ -188,11 +196,15 @@ class Reloader:
 
     async def _prepare(self, name: str) -> tuple[LoadedModel, ServedModel] | str:
         """Load a model and warm it up; where that fails, say why, and keep nothing of the failure."""
+        self._check_open()
         # A thread by itself: those of the event loop tokenize texts and write answers.
         thread = ThreadPoolExecutor(1, thread_name_prefix="reload")
         try:
-            loaded = await asyncio.get_running_loop().run_in_executor(thread, self._load, name)
+            loaded = await asyncio.get_running_loop().run_in_executor(thread, self._read, name)
+            self._check_open()
             return loaded, await self._serve(loaded)
+        except ServiceError:
+            raise  # it says by itself what is the matter, and when to come again
         except (CheckpointError, ValueError) as error:
             return str(error)
         except Exception as error:
@@ -201,6 +213,19 @@ class Reloader:
             return "an unexpected error, which is in the log"
         finally:
             thread.shutdown(wait=False)
+
+    def _read(self, name: str) -> LoadedModel:
+        """Load a model, on the thread."""
+        self._is_loading = True
+        try:
+            return self._load(name)
+        finally:
+            self._is_loading = False
+
+    def _check_open(self) -> None:
+        """Begin nothing for a server that stops; raises :class:`NotReadyError`."""
+        if self._is_closed:
+            raise _shutting_down()
 
     def _compare(self, loaded: LoadedModel, served: ServedModel) -> Replaced:
         """Say how a new model differs from the one that is served under its name."""
@@ -219,7 +244,8 @@ class Reloader:
             loop.call_soon_threadsafe(self._begin_release)
 
     def _begin_release(self) -> None:
-        self._start(asyncio.to_thread(self._release))
+        if not self._is_closed:  # the end gives back everything
+            self._start(asyncio.to_thread(self._release))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` beside everything else; a task that nobody holds could be collected."""
@@ -231,6 +257,10 @@ class Reloader:
         """Reload every model; what went wrong is in the log by then."""
         with suppress(ServiceError):
             await self.reload()
+
+
+def _shutting_down() -> NotReadyError:
+    return NotReadyError("the server is shutting down", retry_after_seconds=1)
 
 
 def mark_files(folder: Path) -> FileMarks:

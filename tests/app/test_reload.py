@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.errors import NotReadyError, ReloadFailedError, ReloadRunningError, UnknownModelError
-from app.reload import Reloader, mark_files
+from app.errors import NotReadyError, ReloadFailedError, ReloadRunningError, UnknownModelError, WorkerUnavailableError
+from app.main import UNMEASURED_TOKENS_PER_SECOND
+from app.reload import LoadedModel, Reloader, mark_files
+from app.service import ServedModel
 from app.settings import ModelSpec
 from model.contract import EncodeInput, FloatArray, OutputSpec, Row
 from model.embedder import Embedder
 from model.errors import CheckpointError
 from tests.app.conftest import Served, serving_alone, until
+from tests.doubles import eventually
 from tests.tiny import make_bert_folder
 
 pytestmark = pytest.mark.anyio
@@ -125,7 +128,7 @@ async def test_whoever_came_before_is_answered_by_the_old_model(folder: Path) ->
         old = expected(folder)
         held = hold(server)
         before = [asyncio.create_task(answered(server)) for _ in range(6)]
-        await asyncio.to_thread(held.entered.wait)
+        await eventually(held.entered.is_set)
         await until(lambda: server.sample("eyeline_queue_texts", model="one") > 10)
         make_bert_folder(folder, seed=1)
         new = expected(folder)
@@ -156,7 +159,7 @@ async def test_a_request_never_sees_two_models(folder: Path, monkeypatch: pytest
         monkeypatch.setattr(embedder.tokenizer, "encode", wait)
         long = [*TEXTS, "x" * 5_000]  # so long that it is tokenized on a thread
         asking = asyncio.create_task(server.encode(long))
-        await asyncio.to_thread(entered.wait)
+        await eventually(entered.is_set)
         make_bert_folder(folder, seed=1)
         await reloader_of(server).reload()
         gate.set()
@@ -264,27 +267,82 @@ async def test_a_second_reload_is_refused_while_one_runs(folder: Path, monkeypat
         assert server.sample("eyeline_reloads_total", result="refused") == 2
 
 
-async def test_a_stopping_server_reloads_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reload that runs when the server stops ends without a switch, and without a word of an error."""
+async def test_a_stopping_server_reloads_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reload that runs when the server stops ends without a switch, and without a word of an error. What is being
+    read is read to its end, which can be seen; it is not warmed up, and no other model is read after it.
+    """
     gate, entered, load = threading.Event(), threading.Event(), Embedder.load
+    folders: list[Path] = []
+    models = (ModelSpec("one", folder), ModelSpec("other", make_bert_folder(tmp_path / "models" / "other")))
 
-    def wait(*args: Any, **kwargs: Any) -> Embedder:
+    def wait(folder: Path, **kwargs: Any) -> Embedder:
+        folders.append(folder)
         entered.set()
         assert gate.wait(30)
-        return load(*args, **kwargs)
+        return load(folder, **kwargs)
 
-    async with serving_alone(folder) as server:
+    async with serving_alone(folder, model=models) as server:
         service = server.state.service
         reloader = reloader_of(server)
         monkeypatch.setattr(Embedder, "load", wait)
+        assert not reloader.is_loading
         asked = asyncio.create_task(reloader.reload())
-        await asyncio.to_thread(entered.wait)
+        await eventually(entered.is_set)
+        assert reloader.is_loading
+    assert reloader.is_loading
     gate.set()
-    with pytest.raises((NotReadyError, ReloadFailedError)):
+    with pytest.raises(NotReadyError):
         await asked
+    assert not reloader.is_loading
+    assert folders == [folder]
     with pytest.raises(NotReadyError):
         await reloader.reload()
     assert server.state.service is service
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_a_worker_that_is_lost_meanwhile_is_no_fault_of_the_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the server says of itself reaches whoever asked as it is, with when to come again; nothing has changed."""
+    async with serving_alone(folder) as server:
+        before = await answered(server)
+        reloader = reloader_of(server)
+        lost = WorkerUnavailableError("the worker thread has ended", retry_after_seconds=1)
+
+        async def fail(model: LoadedModel) -> ServedModel:
+            raise lost
+
+        monkeypatch.setattr(reloader, "_serve", fail)
+        with pytest.raises(WorkerUnavailableError) as told:
+            await reloader.reload()
+        assert told.value is lost
+        assert (await answered(server) == before).all()
+        assert server.sample("eyeline_reloads_total", result="failed") == 1
+        assert any(record.getMessage().startswith("reload failed") for record in caplog.records)
+
+
+async def test_a_new_model_is_warmed_up_between_the_batches_of_the_old_one(folder: Path) -> None:
+    """While the old one's batch has the worker the new one waits for its turn, and is switched to when it is warm."""
+    async with serving_alone(folder, warmup=True) as server:
+        service = server.state.service
+        held = hold(server)
+        asking = asyncio.create_task(answered(server))
+        await eventually(held.entered.is_set)
+        worker = server.state.worker
+        assert worker is not None
+        reloading = asyncio.create_task(reloader_of(server).reload())
+        await eventually(lambda: bool(worker.turn._waiters))
+        assert not reloader_of(server).is_loading
+        assert server.state.service is service
+        held.gate.set()
+        await asking
+        await reloading
+        assert server.state.service is not service
+        batcher = server.state.service.find_model(None).batcher  # type: ignore[union-attr]
+        assert batcher.tokens_per_second != UNMEASURED_TOKENS_PER_SECOND
 
 
 async def test_the_signals_reload_is_told_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -292,22 +350,13 @@ async def test_the_signals_reload_is_told_in_the_log(folder: Path, caplog: pytes
     caplog.set_level(logging.INFO)
     async with serving_alone(folder) as server:
         reloader_of(server).begin()
-        await until_real(lambda: server.sample("eyeline_reloads_total", result="succeeded") == 1)
+        await eventually(lambda: server.sample("eyeline_reloads_total", result="succeeded") == 1)
         break_config(folder)
         reloader_of(server).begin()
-        await until_real(lambda: server.sample("eyeline_reloads_total", result="failed") == 1)
+        await eventually(lambda: server.sample("eyeline_reloads_total", result="failed") == 1)
     messages = [record.getMessage() for record in caplog.records]
     assert "reloaded one" in messages
     assert any(message.startswith("reload failed") and "config.json" in message for message in messages)
-
-
-async def until_real(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread does."""
-    for _ in range(3_000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise TimeoutError("what was waited for never happened")
 
 
 async def test_a_replaced_model_is_let_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +372,7 @@ async def test_a_replaced_model_is_let_go(folder: Path, monkeypatch: pytest.Monk
                 old = weakref.ref(embedder_of(server))
                 held = hold(server)
                 asking = asyncio.create_task(answered(server))
-                await asyncio.to_thread(held.entered.wait)
+                await eventually(held.entered.is_set)
                 await reloader_of(server).reload()
                 assert old() is not None
                 assert not released.acquire(blocking=False)
