@@ -31,6 +31,7 @@ from app.errors import (
     RequestTooLargeError,
     ServiceError,
     WorkerUnavailableError,
+    stopped_too_soon,
 )
 from app.selection import MAX_CANDIDATES, Cost, select_batch
 from app.shares import KeyShares, ShareLimits
@@ -277,9 +278,17 @@ class Batcher:
 
     def abandon(self) -> None:
         """Fail everybody who waits, as the worker hangs; should it still give rows, they are dropped."""
+        self._fail_all(self._hung)
+
+    def give_up(self) -> None:
+        """Refuse new requests and fail everybody who waits, as the server's time to stop is up."""
+        self._is_draining = True
+        self._fail_all(lambda: self._refusal(stopped_too_soon()))
+
+    def _fail_all(self, make_error: Callable[[], ServiceError]) -> None:
         for request in self._requests:
             if not request.is_done:
-                request.fail(self._hung())
+                request.fail(make_error())
 
     def check_size(self, num_texts: int, num_tokens: int, key: str | None = None) -> None:
         """Refuse a request that would not fit an empty queue either; no waiting makes it fit.

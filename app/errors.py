@@ -21,6 +21,7 @@
     │   ├── QueueFullError           429  no room now, Retry-After says when
     │   ├── KeyQueueFullError        429  the caller's key has its share of the queue waiting already
     │   ├── NotReadyError            503  loading or shutting down, with Retry-After
+    │   ├── ServerStoppingError      503  the time of a stopping server was up before the answer was there
     │   ├── OutOfMemoryError         503  not even this text alone fits into the memory that is free
     │   ├── WorkerUnavailableError   503  the worker thread has died or hangs, with Retry-After
     │   ├── DeadlineExceededError    504  the caller's deadline passed while it waited
@@ -158,6 +159,15 @@ class NotReadyError(ServiceError):
     """The server is loading or shutting down."""
 
 
+class ServerStoppingError(ServiceError):
+    """The request had been let in, and the server stopped before its answer was there. Another server may answer it."""
+
+
+def stopped_too_soon() -> ServerStoppingError:
+    """Return what is told to whoever still waits when the time of a stopping server is up."""
+    return ServerStoppingError("the server stopped before the answer was there", retry_after_seconds=1)
+
+
 class OutOfMemoryError(ServiceError):
     """There is not enough free memory for a text, though it was run alone."""
 
@@ -206,6 +216,7 @@ ANSWERS: Mapping[type[Exception], Answer] = {
     InferenceError: Answer(500, "inference_failed", "Inference failed"),
     NonFiniteError: Answer(500, "non_finite_output", "Non-finite output"),
     NotReadyError: Answer(503, "not_ready", "Not ready"),
+    ServerStoppingError: Answer(503, "server_stopping", "Server stopping"),
     OutOfMemoryError: Answer(503, "out_of_memory", "Out of memory"),
     WorkerUnavailableError: Answer(503, "worker_unavailable", "Worker unavailable"),
     DeadlineExceededError: Answer(504, "deadline_exceeded", "Deadline exceeded"),

@@ -58,6 +58,7 @@ TEI_TYPES: Mapping[str, str] = {
     "key_queue_full": "Overloaded",
     "deadline_exceeded": "Overloaded",
     "not_ready": "Unhealthy",
+    "server_stopping": "Unhealthy",
     "worker_unavailable": "Unhealthy",
     "out_of_memory": "Backend",
     "inference_failed": "Backend",

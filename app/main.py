@@ -40,7 +40,7 @@ from app.state import FAULTS, ServerState
 from app.tracing import RequestTracer
 from app.version import VERSION
 from app.watchdog import Watchdog
-from app.worker import Worker
+from app.worker import CLOSE_SECONDS, Worker
 from model.contract import EncodeInput, OutputSpec
 from model.device import give_back_freed_memory
 from model.embedder import Embedder
@@ -156,7 +156,14 @@ def create_app(settings: Settings, models: Sequence[LoadedModel], tracer: Reques
             expose_headers=EXPOSED_HEADERS,
         )
     access_log = AccessLog(settings.access_log_sample, settings.slow_request_seconds)
-    app.add_middleware(RequestRecord, metrics=metrics, answer=answer, access_log=access_log, tracer=tracer)
+    app.add_middleware(
+        RequestRecord,
+        metrics=metrics,
+        answer=answer,
+        access_log=access_log,
+        tracer=tracer,
+        is_cut_off=lambda: state.is_cut_off,
+    )
     describe(app, rules)
     return app
 
@@ -195,15 +202,23 @@ def _lifespan(
         finally:
             state.begin_draining()
             reloader.close()
-            drains = [asyncio.create_task(batcher.drain()) for batcher in batchers]
-            await asyncio.wait(drains, timeout=settings.shutdown_grace_seconds)
+            await _end(batchers, worker, state, settings.shutdown_grace_seconds)
             watching.cancel()
-            worker.close()
             if tracer is not None:
                 await tracer.close()
             log.info("stopped")
 
     return lifespan
+
+
+async def _end(batchers: Iterable[Batcher], worker: Worker, state: ServerState, shutdown_grace_seconds: float) -> None:
+    """Answer whoever waits, with rows while the grace lasts; after it, wait for nothing that nobody waits for."""
+    drains = [asyncio.create_task(batcher.drain()) for batcher in batchers]
+    _, late = await asyncio.wait(drains, timeout=0 if state.is_cut_off else shutdown_grace_seconds)
+    for batcher in batchers:
+        batcher.give_up()
+    # On a thread: meanwhile answers leave.
+    await asyncio.to_thread(worker.close, 0 if late else CLOSE_SECONDS)
 
 
 async def _begin(

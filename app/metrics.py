@@ -62,8 +62,8 @@ UNMATCHED = "unmatched"
 STAGES = ("tokenize", "queue", "inference", "serialize")
 
 REJECTION_REASONS = (
-    *("queue_full", "key_queue_full", "request_too_large", "not_ready", "worker_unavailable", "deadline_exceeded"),
-    "other",
+    *("queue_full", "key_queue_full", "request_too_large", "not_ready", "server_stopping", "worker_unavailable"),
+    *("deadline_exceeded", "other"),
 )
 """Why a request was not admitted, or was dropped: the codes of the queue's refusals. Any other reason is ``other``."""
 

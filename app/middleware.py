@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access_log import AccessLog
+from app.errors import stopped_too_soon
 from app.facts import RequestFacts, facts_var
 from app.log import accept_request_id, request_id_var
 from app.metrics import UNMATCHED, Metrics
@@ -33,6 +35,8 @@ class RequestRecord:
         Makes the answer of an error that nothing inside has answered.
     access_log : AccessLog
     tracer : RequestTracer or None
+    is_cut_off : callable
+        Whether the server has given up whoever still waits: a request that is cancelled then is answered.
     """
 
     def __init__(
@@ -42,12 +46,14 @@ class RequestRecord:
         answer: ErrorHandler,
         access_log: AccessLog,
         tracer: RequestTracer | None = None,
+        is_cut_off: Callable[[], bool] = lambda: False,
     ) -> None:
         self._app = app
         self._metrics = metrics
         self._answer = answer
         self._access_log = access_log
         self._tracer = tracer
+        self._is_cut_off = is_cut_off
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection event; anything but HTTP passes untouched."""
@@ -74,11 +80,9 @@ class RequestRecord:
         except BaseException as error:
             # A bug, or a panic of a library in Rust, which is no Exception. Answered here, as Starlette would only do
             # it outside of this, if at all: without an id, and uncounted.
-            if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)):
-                raise
-            if status != CLIENT_GONE:
-                raise  # the answer has begun, a second one cannot follow
-            known = error if isinstance(error, Exception) else _exception_of(error)
+            known = self._known(error)
+            if known is None or status != CLIENT_GONE:
+                raise  # where the answer has begun, a second one cannot follow
             response = await self._answer(Request(scope), known)
             await response(scope, receive, send_with_id)
         finally:
@@ -91,6 +95,14 @@ class RequestRecord:
                 self._tracer.record(scope, request_id, route, status, started, facts)
             request_id_var.reset(id_token)
             facts_var.reset(facts_token)
+
+    def _known(self, error: BaseException) -> Exception | None:
+        """Return what is to be answered; None for what ends a request without an answer."""
+        if isinstance(error, asyncio.CancelledError) and self._is_cut_off():
+            return stopped_too_soon()
+        if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)):
+            return None
+        return error if isinstance(error, Exception) else _exception_of(error)
 
 
 def _exception_of(panic: BaseException) -> Exception:

@@ -274,9 +274,9 @@ class Settings(BaseSettings):
         Field(
             ge=0,
             allow_inf_nan=False,
-            description="How long a stopping server goes on with admitted requests before it fails the rest. Too small "
-            "cuts off answers; too large, and the platform kills the process first (Docker waits 10 seconds unless "
-            "stop_grace_period says more, Kubernetes 30).",
+            description="How long a stopping server goes on with admitted requests before it answers the rest with "
+            "503. Too small cuts off answers; too large, and the platform kills the process first (Docker waits 10 "
+            "seconds unless stop_grace_period says more, Kubernetes 30).",
         ),
     ] = 30.0
     drain_delay_seconds: Annotated[

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import socket
@@ -29,6 +30,9 @@ GIL_SECONDS = 0.0005
 """How long a thread may keep Python's lock while another waits for it. The default of 5 ms stalls the worker at each of
 its hundred operations a batch while the event loop writes answers."""
 
+ANSWER_SECONDS = 2.0
+"""For the answers to leave that are given when the grace ends."""
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 RELOAD_SIGNAL = signal.SIGHUP
 
@@ -45,12 +49,19 @@ class Server(uvicorn.Server):
         Its ``is_draining`` is set at the first signal to stop, its ``reloader`` told of one to reload.
     drain_delay_seconds : float
         Between "not ready" and the closing of the listeners.
+    shutdown_grace_seconds : float
+        From there on, for what was let in; whoever still waits then is told that the server stops.
     """
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, drain_delay_seconds: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, drain_delay_seconds: float, shutdown_grace_seconds: float
+    ) -> None:
+        # What is cut off at the end of the grace has a moment to leave, before uvicorn lets connections go.
+        config.timeout_graceful_shutdown = math.ceil(shutdown_grace_seconds + ANSWER_SECONDS)
         super().__init__(config)
         self._state = state
         self._drain_delay_seconds = drain_delay_seconds
+        self._shutdown_grace_seconds = shutdown_grace_seconds
         self._had_terminal = has_terminal()
 
     @contextmanager
@@ -72,10 +83,28 @@ class Server(uvicorn.Server):
             log.warning("second signal: stopping at once", extra={"signal": number.name})
             self.force_exit = True
             self.should_exit = True
+            self._state.is_cut_off = True
             return
         log.info("stopping", extra={"signal": number.name, "drain_delay_seconds": self._drain_delay_seconds})
         self._state.begin_draining()
         asyncio.get_running_loop().call_later(self._drain_delay_seconds, setattr, self, "should_exit", True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listeners, go on with what was let in, and answer what is not done when the grace ends."""
+        grace = asyncio.get_running_loop().call_later(self._shutdown_grace_seconds, self._cut_off)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            grace.cancel()
+
+    def _cut_off(self) -> None:
+        """Give up what is still in flight: the middleware answers a request that is cancelled now."""
+        tasks = self.server_state.tasks
+        if tasks:
+            log.error("the grace is over: giving up %d requests", len(tasks))
+            self._state.is_cut_off = True
+            for task in tasks:
+                task.cancel()
 
     def _reload(self) -> None:
         """Reload the models; but the terminal that was closed sends the same signal, and means that all shall end."""
@@ -158,7 +187,7 @@ def serve(
     Returns
     -------
     int
-        Exit code: 0 after a clean stop; 1 if the server did not start, or was stopped by a second signal.
+        Exit code: 0 after a clean stop; 1 if the server did not start, or gave requests up as it stopped.
     """
     state: ServerState = app.state.server
     state.end_process = lambda: _end_now(1)
@@ -172,10 +201,9 @@ def serve(
         ws="none",
         server_header=False,
         lifespan="on",
-        timeout_graceful_shutdown=max(1, round(shutdown_grace_seconds)),
         ssl_context_factory=None if tls is None else lambda *_: tls,
     )
-    server = Server(config, state, drain_delay_seconds)
+    server = Server(config, state, drain_delay_seconds, shutdown_grace_seconds)
     sys.setswitchinterval(GIL_SECONDS)
     try:
         server.run()
@@ -184,7 +212,11 @@ def serve(
     if state.worker is not None and state.worker.is_busy:
         log.error("stopped while a batch was running")
         _end_now(1)
-    return 0 if server.started and not server.force_exit else 1
+    code = 0 if server.started and not state.is_cut_off else 1
+    if state.reloader is not None and state.reloader.is_loading:
+        log.warning("stopped while a reload was reading a model")
+        _end_now(code)
+    return code
 
 
 def _end_now(code: int) -> None:

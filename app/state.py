@@ -45,6 +45,8 @@ class ServerState:
         Likewise.
     is_draining : bool
         Set when the server begins to stop; readiness is off from then on.
+    is_cut_off : bool
+        Set when a stopping server gives up whoever still waits: when its grace ends, or at a second signal.
     started_at : float
         Seconds since 1970.
     faults : dict of Fault to str
@@ -62,6 +64,7 @@ class ServerState:
     service: Service | None = None
     reloader: Reloader | None = None
     is_draining: bool = False
+    is_cut_off: bool = False
     started_at: float = field(default_factory=time.time)
     faults: dict[Fault, str] = field(default_factory=dict)
     worker: Worker | None = None

@@ -108,8 +108,14 @@ MUTATIONS = (
     Mutation(
         "an abandoned caller is told",
         BATCHER,
-        "                request.fail(self._hung())",
-        "                self._hung()",
+        "                request.fail(make_error())",
+        "                make_error()",
+    ),
+    Mutation(
+        "who waits when the grace ends is told",
+        BATCHER,
+        "        self._fail_all(lambda: self._refusal(stopped_too_soon()))\n",
+        "",
     ),
     Mutation(
         "a bug of ours leaves nobody waiting",

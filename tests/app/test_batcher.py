@@ -24,6 +24,7 @@ from app.errors import (
     OutOfMemoryError,
     QueueFullError,
     RequestTooLargeError,
+    ServerStoppingError,
     WorkerUnavailableError,
 )
 from app.log import request_id_var
@@ -1055,6 +1056,23 @@ async def test_draining_answers_everybody() -> None:
     await settle()
     assert [task.done() for task in tasks] == [True, True]
     assert marks(tasks[1].result()) == [0, 1, 2]
+
+
+async def test_giving_up_tells_everybody() -> None:
+    """At the end of a stopping server's time whoever runs or waits is told at once, and nobody is let in any more."""
+    bench = Bench()
+    tasks = [await bench.occupy(), await bench.call(make_input(5, mark=1))]
+    bench.batcher.give_up()
+    for task in tasks:
+        with pytest.raises(ServerStoppingError) as told:
+            await within(task)
+        assert told.value.retry_after_seconds == 1
+    assert bench.observer.rejections == ["server_stopping"] * 2
+    with pytest.raises(NotReadyError):
+        await within(await bench.call(make_input(1)))
+    bench.runner.open()
+    await within(bench.batcher.drain())
+    assert bench.runner.batch_marks == [[-1]]
 
 
 async def test_draining_an_idle_queue_returns() -> None:

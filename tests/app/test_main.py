@@ -37,6 +37,7 @@ from model.contract import AttentionSelection, EncodeInput, OutputSpec
 from model.embedder import Embedder
 from model.errors import CheckpointError
 from tests.app.conftest import RecordingEmbedder, Serve, Served, load, make_settings, until
+from tests.doubles import eventually
 from tests.tiny import make_bert_folder
 
 pytestmark = pytest.mark.anyio
@@ -344,14 +345,19 @@ async def test_stopping_answers_whoever_was_admitted(tiny_folder: Path) -> None:
 
 
 async def test_the_grace_ends_the_wait(tiny_folder: Path) -> None:
-    """After the grace the app stops without what still waits."""
+    """After the grace the app stops without what runs and what waits; their callers are told why, and to come again."""
     draining = Draining(tiny_folder, grace=0)
-    running, waiting = await draining.begin()
-    # a batch cannot be stopped on its thread: another thread opens the gate while the event loop waits for it
-    threading.Timer(0.05, draining.embedder.gate.set).start()
+    answers = await draining.begin()
+    worker = draining.app.state.server.worker
     await draining.stop()
-    assert (await running).status_code == 200
-    assert (await waiting).status_code in (500, 503)
+    assert worker.is_busy  # a batch cannot be stopped on its thread
+    for answer in await asyncio.gather(*answers):
+        assert (answer.status_code, answer.json()["code"]) == (503, "server_stopping")
+        assert answer.headers["retry-after"] == "1"
+    late = await draining.send("late")
+    assert (late.status_code, late.json()["code"]) == (503, "not_ready")
+    draining.embedder.gate.set()
+    await eventually(lambda: not worker.is_busy)
     assert [len(batch) for batch in draining.embedder.batches] == [1]
     await draining.client.aclose()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,14 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access_log import AccessLog
+from app.errors import ServerStoppingError
 from app.facts import facts_var
 from app.log import request_id_var
 from app.metrics import Metrics
 from app.middleware import RequestRecord
-from tests.app.conftest import Served
+from app.service import INLINE_CHARACTERS
+from tests.app.conftest import Served, until
+from tests.doubles import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +36,8 @@ class Wrapped:
     def __init__(self, inner: ASGIApp) -> None:
         self.metrics = Metrics(routes=["/known"])
         self.answered: list[Exception] = []
-        self.record = RequestRecord(inner, self.metrics, self._answer, AccessLog())
+        self.is_cut_off = False
+        self.record = RequestRecord(inner, self.metrics, self._answer, AccessLog(), is_cut_off=lambda: self.is_cut_off)
         self.sent: list[Message] = []
 
     async def _answer(self, request: Request, error: Exception) -> Response:
@@ -177,6 +182,70 @@ async def test_what_ends_a_task_is_no_panic(leaving: type[BaseException]) -> Non
         await wrapped.request()
     assert wrapped.answered == []
     assert wrapped.inflight == 0
+
+
+async def test_what_is_cut_off_is_told() -> None:
+    """A request that is cancelled as the server's time to stop is up is answered, once; one whose answer has begun is
+    not.
+    """
+    for has_begun in (False, True):
+
+        async def wait(scope: Scope, receive: Receive, send: Send, has_begun: bool = has_begun) -> None:
+            scope["route"] = SimpleNamespace(path="/known")
+            if has_begun:
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+            await asyncio.Event().wait()
+
+        wrapped = Wrapped(wait)
+        wrapped.is_cut_off = True
+        task = asyncio.create_task(wrapped.request({"X-Request-ID": GOOD_ID}))
+        await asyncio.sleep(0)
+        task.cancel()
+        if has_begun:
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            await task
+        assert [type(error) for error in wrapped.answered] == [ServerStoppingError] * (not has_begun)
+        assert wrapped.answered_id == GOOD_ID
+        assert wrapped.inflight == 0
+
+
+async def test_whatever_a_request_that_is_cut_off_waits_for(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a batch, or for its text to be cut into tokens on a thread: 503 that says that the server stops, in the shape
+    of the API that was spoken; nothing of it is left in the queue, and its text is not run.
+    """
+    gate, encode = threading.Event(), server.embedder.tokenizer.encode
+    entered = threading.Semaphore(0)
+
+    def hold(texts: list[str], **options: Any) -> Any:
+        if len(texts[0]) > INLINE_CHARACTERS:
+            entered.release()
+            assert gate.wait(WAIT_SECONDS)
+        return encode(texts, **options)
+
+    monkeypatch.setattr(server.embedder.tokenizer, "encode", hold)
+    server.embedder.gate.clear()
+    running = asyncio.create_task(server.post("/encode", {"texts": "a"}))
+    await eventually(lambda: bool(server.embedder.batches))
+    waiting = asyncio.create_task(server.post("/embed", {"inputs": "b"}))
+    await until(lambda: server.sample("eyeline_queue_texts", model="tiny") == 1)
+    reading = asyncio.create_task(server.post("/encode", {"texts": "c" * (INLINE_CHARACTERS + 1)}))
+    await asyncio.to_thread(entered.acquire, timeout=WAIT_SECONDS)
+    server.state.is_cut_off = True
+    for task in (running, waiting, reading):
+        task.cancel()
+    told = await asyncio.gather(running, waiting, reading)
+    assert [response.status_code for response in told] == [503] * 3
+    assert [response.headers["retry-after"] for response in told] == ["1"] * 3
+    assert told[0].json()["code"] == told[2].json()["code"] == "server_stopping"
+    assert told[1].json()["error_type"] == "Unhealthy"
+    assert server.sample("eyeline_errors_total", code="server_stopping") == 3
+    assert server.sample("eyeline_queue_texts", model="tiny") == 0
+    gate.set()
+    server.embedder.gate.set()
+    await eventually(lambda: server.state.worker is not None and not server.state.worker.is_busy)
+    assert len(server.embedder.batches) == 1
 
 
 async def test_a_request_that_is_never_answered_counts_as_left() -> None:

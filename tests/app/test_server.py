@@ -16,7 +16,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 
 from app.metrics import Metrics
 from app.reload import Reloader
@@ -50,7 +50,7 @@ def make_server(drain_delay_seconds: float) -> tuple[Server, ServerState]:
     """A server that is not running."""
     app = make_app()
     state: ServerState = app.state.server
-    return Server(uvicorn.Config(app), state, drain_delay_seconds), state
+    return Server(uvicorn.Config(app), state, drain_delay_seconds, shutdown_grace_seconds=0.0), state
 
 
 @pytest.mark.anyio
@@ -77,11 +77,13 @@ async def test_without_a_delay_it_stops_at_once() -> None:
 @pytest.mark.anyio
 async def test_a_second_signal_ends_everything() -> None:
     """Whoever asks twice does not want to wait: no delay, no drain."""
-    server, _ = make_server(drain_delay_seconds=3_600)
+    server, state = make_server(drain_delay_seconds=3_600)
     server._stop(signal.SIGTERM)
+    assert not state.is_cut_off
     server._stop(signal.SIGINT)
     assert server.should_exit
     assert server.force_exit
+    assert state.is_cut_off
 
 
 @pytest.mark.anyio
@@ -217,6 +219,66 @@ def test_a_server_that_gives_up_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> 
     assert run(app) == 0
     with pytest.raises(_EndedError, match="1"):
         app.state.server.give_up()
+
+
+@pytest.mark.parametrize(("second_signal", "code"), [(False, "0"), (True, "1")])
+def test_a_reload_that_reads_does_not_hold_the_process(
+    monkeypatch: pytest.MonkeyPatch, second_signal: bool, code: str
+) -> None:
+    """Python would wait for the thread that reads weights, minutes perhaps; the process is ended, with its own code."""
+    monkeypatch.setattr(os, "_exit", end_with)
+
+    def stop() -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(1 + second_signal):
+            loop.call_soon(os.kill, os.getpid(), signal.SIGTERM)
+
+    app = make_app(stop)
+    app.state.server.reloader = SimpleNamespace(is_loading=True)
+    with pytest.raises(_EndedError, match=code):
+        run(app)
+
+
+def test_what_is_in_flight_when_the_grace_ends_is_told() -> None:
+    """At the end of the grace, to the fraction of a second, a request that nobody has answered is cancelled, with a
+    moment for its answer to leave; and as something was lost the exit code is 1.
+    """
+    told: list[bytes] = []
+    tasks: list[asyncio.Task[None]] = []
+    app = make_app(lambda: tasks.append(asyncio.get_running_loop().create_task(ask())))
+    state: ServerState = app.state.server
+
+    @app.get("/slow")
+    async def slow() -> Response:
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            assert state.is_cut_off
+        return Response("told", 503)
+
+    async def ask() -> None:
+        await until_listening()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        told.append(await reader.read())
+        writer.close()
+
+    async def until_listening() -> None:
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0)
+            else:
+                writer.close()
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert serve(app, host="127.0.0.1", port=port, drain_delay_seconds=0, shutdown_grace_seconds=0.3) == 1
+    assert told[0].startswith(b"HTTP/1.1 503 ")
+    assert told[0].endswith(b"told")
 
 
 def make_certificate(folder: Path, *options: str) -> tuple[Path, Path]:

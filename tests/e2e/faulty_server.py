@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +25,9 @@ SLEEP_SECONDS = 1.5
 CUES = ("explode", "shrink", "ghost", "heavy", "sleep", "freeze", "murder", "poison", "medicine")
 """Raise; give one row too few; a row of NaN; no memory for more than this text; take a while; never end; lose the
 thread afterwards; give nothing but NaN from now on; no longer."""
+
+HOLD = "hold"
+"""A model is not read to its end while its folder holds a file of this name."""
 
 Run = Callable[[Embedder, Sequence[EncodeInput], Sequence[OutputSpec]], list[Row]]
 
@@ -57,6 +61,20 @@ def failing_on_cue(run: Run) -> Run:
     return wrapped
 
 
+def holding(load: Callable[..., Embedder]) -> Callable[..., Embedder]:
+    """Wrap ``Embedder.load``."""
+
+    @wraps(load)
+    def wrapped(folder: Path, **options: object) -> Embedder:
+        if (folder / HOLD).exists():
+            logging.getLogger("tests").warning("held")
+        while (folder / HOLD).exists():
+            time.sleep(0.01)
+        return load(folder, **options)
+
+    return wrapped
+
+
 def end_when_idle(thread: threading.Thread) -> None:
     """Have a thread of an executor end as soon as it takes up its next call, which is lost."""
     assert thread.ident is not None
@@ -83,5 +101,6 @@ def panicking_on_cue(encode: Callable[..., list[EncodeInput]]) -> Callable[..., 
 
 if __name__ == "__main__":
     Embedder.run = failing_on_cue(Embedder.run)  # type: ignore[method-assign, assignment]
+    Embedder.load = holding(Embedder.load)  # type: ignore[method-assign]
     Tokenizer.encode = panicking_on_cue(Tokenizer.encode)  # type: ignore[method-assign]
     sys.exit(main())

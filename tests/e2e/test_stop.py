@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.e2e.conftest import MAX_LENGTH, PATIENCE_SECONDS, Server, StartServer, wait_for
+from tests.e2e.conftest import (
+    DEFAULT_MODEL,
+    MAX_LENGTH,
+    PATIENCE_SECONDS,
+    SERVER_PYTHON,
+    Server,
+    StartServer,
+    wait_for,
+)
+from tests.e2e.faulty_server import HOLD
 
 pytestmark = pytest.mark.e2e
 
@@ -79,6 +90,47 @@ def test_a_second_signal_does_not_wait(start_server: StartServer) -> None:
         assert server.wait(SECOND_STOP_SECONDS) == 1
         outcomes: list[Any] = [future.exception(PATIENCE_SECONDS) or future.result().status_code for future in futures]
     assert 200 not in outcomes
+
+
+def test_what_the_grace_is_not_enough_for_is_told(start_server: StartServer) -> None:
+    """When the grace ends, whoever has no answer yet is told that the server stops, and to come again, in the shape of
+    an error; nobody gets a bare 500 or a closed connection. The exit code says that something was lost.
+    """
+    arguments = ("--batch-tokens", MAX_LENGTH, "--max-queue-tokens", 10_000_000, "--shutdown-grace-seconds", 1.5)
+    server = start_server("--no-warmup", *arguments)
+    with in_flight(server, num_requests=20, num_texts=50) as futures:  # 250,000 tokens: most of a minute of work
+        server.signal()
+        assert server.wait(SECOND_STOP_SECONDS) == 1
+        responses = [future.result(PATIENCE_SECONDS) for future in futures]
+    late = [response for response in responses if response.status_code != 200]
+    assert late
+    for response in late:
+        assert (response.status_code, response.json()["code"]) == (503, "server_stopping")
+        assert response.headers["retry-after"] == "1"
+        assert "x-request-id" in response.headers
+    assert f"giving up {len(late)} requests" in server.log
+    assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize(("again", "code"), [(False, 0), (True, 1)])
+def test_a_reload_that_reads_holds_up_no_stop(
+    start_server: StartServer, tmp_path: Path, again: bool, code: int
+) -> None:
+    """A thread that reads weights cannot be stopped, and is not waited for, though here it never comes to an end."""
+    folder = tmp_path / "mine"
+    shutil.copytree(DEFAULT_MODEL, folder)
+    prefix = [str(SERVER_PYTHON), "-m", "tests.e2e.faulty_server"]
+    delay = 600 if again else 0
+    server = start_server("--no-warmup", "--model", f"mine={folder}", "--drain-delay-seconds", delay, prefix=prefix)
+    (folder / HOLD).touch()
+    server.signal(signal.SIGHUP)
+    wait_for(lambda: "held" in server.log, "the reload")
+    server.signal()
+    wait_for(lambda: "stopping" in server.log, "the first signal's effect")
+    if again:
+        server.signal(signal.SIGINT)
+    assert server.wait(SECOND_STOP_SECONDS) == code
+    assert "stopped while a reload was reading" in server.log
 
 
 def test_the_drain_delay_keeps_the_door_open(start_server: StartServer) -> None:

@@ -696,6 +696,7 @@ COVERED_ELSEWHERE = {
     "unauthorized": "tests/app/test_access.py",
     "key_queue_full": "tests/app/test_batcher.py",
     "out_of_memory": "tests/app/test_batcher.py",
+    "server_stopping": "tests/app/test_main.py",
     "worker_unavailable": "tests/app/test_watchdog.py",
     "reload_failed": "tests/app/routes/test_admin.py",
     "reload_running": "tests/app/test_reload.py",
