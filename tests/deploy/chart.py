@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from deploy.helm.get_helm import MACHINE, MAJOR, installed
 from tests.deploy.queries import ROOT
 
 CHART = ROOT / "deploy/helm/eyeline"
 VALUES = {path.name.removesuffix("-values.yaml"): path for path in sorted((CHART / "ci").glob("*.yaml"))}
 
-HELM = shutil.which("helm") or str(ROOT / "build/helm")
+HELM = installed() or ROOT / "build/helm"
 
 needs_helm = pytest.mark.skipif(
-    not Path(HELM).exists(),
-    reason="no helm on the path, nor in build/ where `make build/helm` puts one for linux/amd64",
+    not HELM.exists(),
+    reason=f"no Helm {MAJOR} on the path, nor in build/, where `make build/helm` puts one on {MACHINE}",
 )
 
 Manifest = dict[str, Any]
@@ -29,7 +28,7 @@ Manifest = dict[str, Any]
 
 def run_helm(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run Helm to its end."""
-    return subprocess.run([HELM, *map(str, arguments)], capture_output=True, text=True, check=False)
+    return subprocess.run([str(HELM), *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
 @functools.cache
@@ -40,7 +39,7 @@ def _rendered(values: str | None, overrides: str, release: str) -> list[Manifest
         command += ["--values", VALUES[values]]
     # --set-json is younger than the Helm that the package index has: a file on standard input does the same.
     result = subprocess.run(
-        [HELM, *map(str, command), "--values", "-"], input=overrides, capture_output=True, text=True, check=False
+        [str(HELM), *map(str, command), "--values", "-"], input=overrides, capture_output=True, text=True, check=False
     )
     if result.returncode:
         raise RefusedError(result.stderr)
