@@ -234,6 +234,17 @@ def test_a_gpu_is_asked_for_and_used() -> None:
     assert settings_of(render()).device == "cpu"
 
 
+def test_the_example_of_a_gpu_is_one_that_renders() -> None:
+    """The values in docs/kubernetes.md are those of ci/gpu-values.yaml, but for the registry and the number of pods."""
+    (text,) = re.findall(r"```yaml\n(image:.*?)```", (ROOT / "docs/kubernetes.md").read_text(), re.DOTALL)
+    ours, documented = yaml.safe_load(VALUES["gpu"].read_text()), yaml.safe_load(text)
+    assert documented["image"].pop("repository")
+    assert ours.pop("replicas")
+    for number in ("minReplicas", "maxReplicas"):
+        assert ours["autoscaling"].pop(number)
+    assert documented == ours
+
+
 def test_models_come_from_where_it_says() -> None:
     """From the image nothing is mounted; a volume is mounted read-only; an init container fetches what is not there."""
     in_image = pod_of(render())
@@ -247,6 +258,16 @@ def test_models_come_from_where_it_says() -> None:
     assert [container["args"] for container in fetching] == [["weights", "fetch", "bge-small-zh-v1.5"]]
     known = json.loads((ROOT / "app/manifest.json").read_text())
     assert "bge-small-zh-v1.5" in json.dumps(known)
+
+
+def test_what_was_fetched_is_found_whatever_the_claims_folder() -> None:
+    """`model.volume` is about the claim alone: the server reads where the init container has written."""
+    manifests = render("fetch", overrides={"model": {"volume": {"subPath": "encoders"}}})
+    writers = pod_of(manifests)["initContainers"]
+    mounts = [next(one for one in each["volumeMounts"] if one["name"] == "models") for each in writers]
+    assert mounts == [{"name": "models", "mountPath": "/models"}]
+    mount = next(mount for mount in server_of(manifests)["volumeMounts"] if mount["name"] == "models")
+    assert mount == {"name": "models", "mountPath": "/models", "readOnly": True}
 
 
 def test_the_network_is_closed_but_for_the_port() -> None:
