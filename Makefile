@@ -12,7 +12,8 @@ TORCH_INDEX_URL ?=
 MODEL ?= all-MiniLM-L6-v2
 
 PIP := -m pip --disable-pip-version-check --no-input --quiet --quiet
-SOURCES := app eyeline model training tests deploy $(wildcard bench)
+# Folders with Python of ours; .ci/check.sh is told.
+SOURCES := app eyeline model training tests bench docs deploy
 
 # One environment a job: the server's own (no test tools, no transformers), the developer's, the oracles', the one that
 # trains (the server's, with plots and Parquet files), that of other servers' clients and that of audits, which need no
@@ -74,7 +75,7 @@ test: $(DEV)/.ready weights ## unit and end-to-end tests
 	@$(DEV)/bin/pytest -m "not oracle and not clients and not cuda and not browser and not fuzz and not ray" $(ARGS)
 
 check: ## all that must pass before a change lands: lint, types, tests, oracles, clients, browser, fuzz, container
-	@PYTHON='$(PYTHON)' .ci/check.sh
+	@PYTHON='$(PYTHON)' SOURCES='$(SOURCES)' .ci/check.sh
 
 check-clients: $(RUNTIME)/.ready $(CLIENTS)/.locked weights ## other servers' clients against a running server
 	@$(CLIENTS)/bin/pytest -m clients tests/clients $(ARGS)
@@ -149,4 +150,4 @@ lock: ## write requirements/*.txt from pyproject.toml, bench/peers/*.txt from *.
 
 clean: ## remove environments and caches; weights/ stays
 	@rm -rf $(RUNTIME) $(DEV) $(ORACLE) $(TRAINING) $(CLIENTS) $(RAY) $(AUDIT) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@find app eyeline model training tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
