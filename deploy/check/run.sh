@@ -67,7 +67,7 @@ if [ ${#inside[@]} -gt 0 ]; then
   deploy/check/stand_ins.sh
   say "stand-ins for images made"
 else
-  $compose -f deploy/compose.scale.yml --profile observability pull --quiet prometheus alertmanager balancer
+  $compose -f deploy/compose.scale.yml --profile observability pull --quiet --policy missing prometheus alertmanager balancer
   say "images pulled"
 fi
 say "build"

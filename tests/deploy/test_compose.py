@@ -55,6 +55,15 @@ def seconds(duration: str) -> float:
     return float(duration[:-1])
 
 
+def test_the_check_pulls_what_it_starts_and_does_not_build() -> None:
+    """checks.py starts services with --pull never, so that run.sh must have fetched each image but the server's."""
+    started = {name for name, service in read(BASE)["services"].items() if "profiles" not in service}
+    for arguments in re.findall(r"\.up\((.*)\)", (ROOT / "deploy/check/checks.py").read_text()):
+        started |= {name for name, _ in SERVICES} & set(re.findall(r'"([^"]+)"', arguments))
+    (pulled,) = re.findall(r" pull (.+)$", (ROOT / "deploy/check/run.sh").read_text(), re.MULTILINE)
+    assert {name for name, _ in SERVICES} & set(pulled.split()) == started - {"app"}
+
+
 def test_the_services_are_these() -> None:
     """A service that is not found here is not checked here."""
     assert sorted(name for name, _ in SERVICES) == ["alertmanager", "app", "balancer", "grafana", "prometheus"]
