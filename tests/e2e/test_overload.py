@@ -6,6 +6,7 @@ Both print their figures (``pytest -s``); ``TEST_SCALE=100`` makes them a minute
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import statistics
 import time
@@ -28,6 +29,8 @@ HEALTH_SECONDS = 10.0
 
 NUM_REQUESTS = int(1_000 * TEST_SCALE)
 NUM_CALLERS = 16
+MOST_POOL_THREADS = min(32, (os.cpu_count() or 1) + 4)
+"""The threads of asyncio's own pool, each of which starts when work first finds the others busy."""
 LONG = "the cat sat on the mat and looked at the dog " * 120  # so long that a thread tokenizes it
 
 DRAW = random.Random(7)
@@ -196,6 +199,6 @@ def test_nothing_grows_over_many_requests(start_server: StartServer) -> None:
     assert {200, 404, 422} <= statuses.keys() <= {200, 404, 422, 499}
     assert second.megabytes < first.megabytes * 1.05 + (20 if TEST_SCALE < 10 else 0)  # a short run has warmed up less
     wait_for(lambda: Process(server).num_files <= first.num_files, "the closing of every connection")
-    assert second.num_threads <= first.num_threads
+    assert second.num_threads <= first.num_threads + (MOST_POOL_THREADS if TEST_SCALE < 10 else 0)  # nor filled its pool
     assert server.sample("eyeline_queue_texts") == server.sample("eyeline_queue_tokens") == 0
     assert [entry for entry in server.log_entries() if entry["level"] in ("error", "warning")] == []
