@@ -28,6 +28,8 @@ RAY_ENVIRONMENT = {
     "RAY_health_check_failure_threshold": "60",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
+    # A proxy sends to its own node's replicas first; here there is one proxy, and both replicas must answer.
+    "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0",
 }
 
 
