@@ -130,6 +130,7 @@ def load_encoder(
             classifier = Classifier(head, config.hidden_size, len(folder.labels.names))
         _load_head(classifier, head_sources, reader, device)
         num_parameters += sum(parameter.numel() for parameter in classifier.parameters())
+        pack_linear_layers(classifier)
     splade = None
     if masked_lm_config is not None and folder.splade is not None:
         masked_lm, num_own = _load_masked_lm(masked_lm_config, head_sources, encoder, reader, pack=pack)

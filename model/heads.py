@@ -26,6 +26,11 @@ HEAD_ACTIVATIONS: dict[HeadActivation, Callable[[Tensor], Tensor]] = {
 }
 
 
+BLOCK_ROWS = 16
+"""A classifier runs on so many texts at a time: a kernel may sum rows that do not fill a block in another order than
+the rest, and then equal texts would not score equal."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClassifierConfig:
     """The head of a sequence classifier, before its labels.
@@ -67,12 +72,17 @@ class Classifier(nn.Module):
     def __init__(self, config: ClassifierConfig, hidden_size: int, num_labels: int) -> None:
         super().__init__()
         self.config = config
-        self.dense = nn.Linear(hidden_size, hidden_size, bias=config.dense_bias)
+        self.dense = Linear(hidden_size, hidden_size, bias=config.dense_bias)
         self.norm = nn.LayerNorm(hidden_size, config.norm_eps, bias=config.norm_bias) if config.norm else nn.Identity()
-        self.out = nn.Linear(hidden_size, num_labels)
+        self.out = Linear(hidden_size, num_labels)
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """Map (B, D) to logits (B, num_labels)."""
+        """Map (B, D) to logits (B, num_labels). Packed, not even the last bit of a text's depends on the others."""
+        num_texts = len(pooled)
+        filled = F.pad(pooled, (0, 0, 0, -num_texts % BLOCK_ROWS))
+        return torch.cat([self._logits(block) for block in torch.split(filled, BLOCK_ROWS)])[:num_texts]
+
+    def _logits(self, pooled: Tensor) -> Tensor:
         logits: Tensor = self.out(self.norm(HEAD_ACTIVATIONS[self.config.activation](self.dense(pooled))))
         return logits
 

@@ -199,6 +199,8 @@ def test_nothing_grows_over_many_requests(start_server: StartServer) -> None:
     assert {200, 404, 422} <= statuses.keys() <= {200, 404, 422, 499}
     assert second.megabytes < first.megabytes * 1.05 + (20 if TEST_SCALE < 10 else 0)  # a short run has warmed up less
     wait_for(lambda: Process(server).num_files <= first.num_files, "the closing of every connection")
-    assert second.num_threads <= first.num_threads + (MOST_POOL_THREADS if TEST_SCALE < 10 else 0)  # nor filled its pool
+    assert second.num_threads <= first.num_threads + (
+        MOST_POOL_THREADS if TEST_SCALE < 10 else 0
+    )  # nor filled its pool
     assert server.sample("eyeline_queue_texts") == server.sample("eyeline_queue_tokens") == 0
     assert [entry for entry in server.log_entries() if entry["level"] in ("error", "warning")] == []

@@ -16,6 +16,7 @@ from model.heads import (
     MaskedLMConfig,
     MaskedLMHead,
 )
+from model.linear import pack_linear_layers
 
 FORMULAS = {
     "identity": lambda x: x,
@@ -72,6 +73,19 @@ def test_a_classifier_is_dense_activation_norm_out(norm: str | None, dense_bias:
         for row, b in zip(head.out.weight.tolist(), head.out.bias.tolist(), strict=True)
     ]
     torch.testing.assert_close(head(torch.tensor([x])), torch.tensor([expected]), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_labels", [1, 2, 3])
+@pytest.mark.parametrize("hidden_size", [32, 384])
+@torch.inference_mode()
+def test_equal_texts_have_equal_logits(hidden_size: int, num_labels: int) -> None:
+    """To the last bit, wherever they stand and however many others there are: equal documents keep their order."""
+    torch.manual_seed(0)
+    head = Classifier(ClassifierConfig("d", "o", "tanh"), hidden_size, num_labels).eval()
+    pack_linear_layers(head)
+    one = torch.randn(1, hidden_size)
+    for num_texts in range(1, 40):
+        assert torch.equal(head(one.repeat(num_texts, 1)), head(one).repeat(num_texts, 1))
 
 
 @pytest.mark.parametrize("bias", ["head.bias", None])
