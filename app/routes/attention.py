@@ -9,13 +9,14 @@ from fastapi import APIRouter, Request, Response
 
 from app.comparison_flows import compare_heads
 from app.requests import read_body, while_connected
+from app.routes.direct import DirectRoute
 from app.routes.encode import PROBLEMS, json_body, not_supported
 from app.routes.writing import server_timing, written
 from app.schemas.attention import HeadDistancesRequest, HeadDistancesResponse
 from app.similarity_answers import write_head_distances
 from app.state import max_body_bytes, service_of
 
-router = APIRouter(tags=["attention"])
+router = APIRouter(tags=["attention"], route_class=DirectRoute)
 
 
 @router.post(

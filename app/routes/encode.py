@@ -13,13 +13,14 @@ from app.answers import CONTENT_TYPES, negotiate, num_values, write_encoded
 from app.chunk_answers import num_chunk_values, write_chunks
 from app.chunk_flow import EncodedChunks, encode_chunks
 from app.requests import read_body, while_connected
+from app.routes.direct import DirectRoute
 from app.routes.writing import server_timing, written
 from app.schemas.chunks import ChunksResponse
 from app.schemas.encode import EncodeRequest, EncodeResponse, ProblemResponse
 from app.service import Encoded
 from app.state import max_body_bytes, service_of
 
-router = APIRouter(tags=["texts"])
+router = APIRouter(tags=["texts"], route_class=DirectRoute)
 
 
 def json_body(*schemas: type[BaseModel]) -> dict[str, Any]:

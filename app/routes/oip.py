@@ -14,6 +14,7 @@ from app.oip_answers import MODEL_VERSION, describe_model, describe_server, num_
 from app.oip_flow import infer, read_texts
 from app.plain import truncation_headers
 from app.requests import parse, read_tensors, while_connected
+from app.routes.direct import DirectRoute
 from app.routes.encode import json_body
 from app.routes.health import PROBE_METHODS
 from app.routes.writing import server_timing, written
@@ -33,7 +34,7 @@ from app.state import max_body_bytes, route_of, service_of, state_of
 from app.tei_answers import ignored_header
 from app.tensors import LENGTH_HEADER, split_body
 
-router = APIRouter(tags=["Open Inference Protocol"])
+router = APIRouter(tags=["Open Inference Protocol"], route_class=DirectRoute)
 
 BINARY = "application/octet-stream"
 

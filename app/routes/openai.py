@@ -13,6 +13,7 @@ from app.openai_answers import clipping_headers, describe_models, write_embeddin
 from app.plain import truncation_headers
 from app.plain_flows import embed
 from app.requests import read_body, while_connected
+from app.routes.direct import DirectRoute
 from app.routes.encode import json_body
 from app.routes.writing import server_timing, written
 from app.schemas.openai import (
@@ -25,7 +26,7 @@ from app.schemas.openai import (
 )
 from app.state import max_body_bytes, route_of, service_of, state_of
 
-router = APIRouter(tags=["OpenAI"])
+router = APIRouter(tags=["OpenAI"], route_class=DirectRoute)
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -17,6 +17,7 @@ from app.plain import truncation_headers
 from app.plain_flows import score
 from app.requests import parse, read_json, while_connected
 from app.routes import tei
+from app.routes.direct import DirectRoute
 from app.routes.encode import json_body
 from app.routes.writing import server_timing, written
 from app.schemas.rerank import RerankErrorResponse, RerankRequest, RerankResponse
@@ -27,7 +28,7 @@ from app.state import max_body_bytes, route_of, service_of
 TEI_KEYS = frozenset({"texts"})
 """What bodies of text-embeddings-inference hold their texts in."""
 
-router = APIRouter(tags=["rerank"])
+router = APIRouter(tags=["rerank"], route_class=DirectRoute)
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {**described, "model": RerankErrorResponse} for status, described in tei.ERRORS.items()

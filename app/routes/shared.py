@@ -17,6 +17,7 @@ from app.comparison_flows import Explained, explain
 from app.families import TEI_KEY, Family, speaks
 from app.requests import parse, read_json, while_connected
 from app.routes import tei
+from app.routes.direct import DirectRoute
 from app.routes.encode import PROBLEMS, json_body, not_supported
 from app.routes.writing import server_timing, written
 from app.schemas.encode import TokenizeRequest, TokenizeResponse
@@ -30,7 +31,7 @@ SIMILARITY_KEYS = frozenset({"texts", "pairs"})
 TOKENIZE_KEYS = frozenset({"texts"})
 """What our own bodies hold their texts in."""
 
-router = APIRouter(tags=["texts"])
+router = APIRouter(tags=["texts"], route_class=DirectRoute)
 
 
 @router.post(

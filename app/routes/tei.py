@@ -18,6 +18,7 @@ from app.limits import num_sparse_weights
 from app.plain import PlainRequest
 from app.plain_flows import decode, embed, embed_sparse, score, tokenize_whole
 from app.requests import parse, read_body, read_json, while_connected
+from app.routes.direct import DirectRoute
 from app.routes.encode import json_body
 from app.routes.writing import server_timing, written
 from app.schemas.tei import (
@@ -50,7 +51,7 @@ from app.tei_answers import (
     write_tokens,
 )
 
-router = APIRouter(tags=["text-embeddings-inference"])
+router = APIRouter(tags=["text-embeddings-inference"], route_class=DirectRoute)
 
 MODEL_IN_PATH = {"parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]}
 

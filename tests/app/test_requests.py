@@ -279,6 +279,26 @@ async def test_work_is_cancelled_with_its_request() -> None:
     assert asyncio.all_tasks() == before
 
 
+async def test_a_request_that_is_cancelled_while_its_caller_leaves_is_cancelled() -> None:
+    """Whoever cancels the request is not told of the caller instead."""
+    caller = Caller()
+    ending = asyncio.Event()
+
+    async def work() -> None:
+        caller.left.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(while_connected(caller.request(), work()))
+    await ending.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def call(server: Served, caller: Caller, content: bytes, *, more_body: bool = False) -> list[Message]:
     """Call the whole app as a server would, and return what it sent."""
     sent: list[Message] = []
