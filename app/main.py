@@ -51,6 +51,8 @@ log = logging.getLogger("eyeline")
 DEFAULT_BATCH_TOKENS = {"cpu": 2_048, "cuda": 16_384}
 DRAIN_SECONDS = 30.0
 """The queue holds what the machine works off in so long, unless a setting says otherwise."""
+MIN_QUEUE_BATCHES = 8
+"""And so many full batches at least: who is measured while other programs have the processors seems slow for good."""
 UNMEASURED_TOKENS_PER_SECOND = 2_000.0
 """What a server without warm-up assumes of its speed until batches have run: less than any machine we measured."""
 
@@ -286,7 +288,7 @@ async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics
         batch_tokens=batch_tokens,
         batch_attention_values=settings.batch_attention_values,
         max_queue_texts=settings.max_queue_texts,
-        max_queue_tokens=settings.max_queue_tokens or max(batch_tokens, int(DRAIN_SECONDS * tokens_per_second)),
+        max_queue_tokens=settings.max_queue_tokens or default_queue_tokens(batch_tokens, tokens_per_second),
         max_key_share=settings.max_key_share,
     )
     observer = metrics.for_model(model.name, padding_ratio=embedder.padding_ratio, routes=TEXT_ROUTES)
@@ -299,6 +301,11 @@ async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics
         tokens_per_second=tokens_per_second,
     )
     return ServedModel(model.name, embedder, batcher, observer, limits)
+
+
+def default_queue_tokens(batch_tokens: int, tokens_per_second: float) -> int:
+    """Return how many tokens may wait where no setting says so: half a minute of work, but a few full batches."""
+    return max(MIN_QUEUE_BATCHES * batch_tokens, int(DRAIN_SECONDS * tokens_per_second))
 
 
 def _describe_model(model: ServedModel, metrics: Metrics) -> None:

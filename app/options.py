@@ -224,7 +224,7 @@ class Settings(BaseSettings):
     ] = 16_384
     max_queue_tokens: Annotated[
         int | None,
-        Shown("TOKENS", "30 seconds of measured speed"),
+        Shown("TOKENS", "30 seconds of measured speed, but at least 8 full batches"),
         Field(
             ge=1,
             description="Tokens that may wait, for each model; a request that does not fit is answered with 429. Too "

@@ -23,6 +23,7 @@ from app.main import (
     _watchdog,
     cost,
     create_app,
+    default_queue_tokens,
     load_models,
     warm_up,
 )
@@ -181,17 +182,51 @@ def test_a_model_that_gives_no_numbers_is_refused(overflowing_folder: Path) -> N
 
 
 async def test_the_queue_holds_what_the_machine_works_off(serve: Serve) -> None:
-    """Without a setting the capacity is 30 seconds of the measured speed, or of the guess without warm-up."""
+    """Without a setting the capacity is 30 seconds of the measured speed, or of the guess without warm-up; and a few
+    full batches at least.
+    """
     async with serve() as server:
         batcher = server.state.service.find_model(None).batcher  # type: ignore[union-attr]
         assert batcher._limits.max_queue_tokens == 30 * UNMEASURED_TOKENS_PER_SECOND
     async with serve(warmup=True) as server:
         assert len(server.embedder.batches) == 3
         batcher = server.state.service.find_model(None).batcher  # type: ignore[union-attr]
-        assert batcher._limits.max_queue_tokens == pytest.approx(30 * batcher._tokens_per_second, abs=1)
+        assert batcher._limits.max_queue_tokens == default_queue_tokens(
+            DEFAULT_BATCH_TOKENS["cpu"], batcher._tokens_per_second
+        )
     async with serve(max_queue_tokens=5_000) as server:
         batcher = server.state.service.find_model(None).batcher  # type: ignore[union-attr]
         assert batcher._limits.max_queue_tokens == 5_000
+
+
+@pytest.mark.parametrize(
+    ("batch_tokens", "tokens_per_second", "expected"),
+    [
+        (2_048, 10_000.0, 300_000),
+        (2_048, 547.0, 16_410),
+        (2_048, 40.0, 16_384),
+        (16_384, 1e6, 30_000_000),
+        (4_000, 0.01, 32_000),
+    ],
+)
+def test_a_start_on_a_starved_machine_leaves_a_queue(
+    batch_tokens: int, tokens_per_second: float, expected: int
+) -> None:
+    """However slow it seemed when it was measured, eight full batches may wait: 128 texts of 128 tokens, for one."""
+    assert default_queue_tokens(batch_tokens, tokens_per_second) == expected
+
+
+async def test_a_moderate_request_is_let_in_after_a_starved_start(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 texts are no more than the queue may hold, though half a minute at the measured speed is 30 tokens."""
+
+    async def measure(*args: Any) -> float:
+        return 1.0
+
+    monkeypatch.setattr("app.main.warm_up", measure)
+    async with serve(warmup=True) as server:
+        assert len((await server.encode(["the cat sat on the mat"] * 100))["embeddings"]) == 100
 
 
 # ---- the app
