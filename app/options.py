@@ -22,6 +22,9 @@ from app.option_names import PREFIX, Shown, label_of, shorten, variable_of
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """A model's name is a part of a path (``/models/{name}/...``) and a metrics label."""
 
+MAX_SECONDS = 86_400.0
+"""A day, for every setting in seconds: timers take none of 1e300, and a longer one is a slip."""
+
 ORIGIN = re.compile(r"https?://([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?")
 """Scheme, host in lower case, perhaps a port: what a browser sends, and no more."""
 
@@ -249,10 +252,11 @@ class Settings(BaseSettings):
         Shown("SECONDS", "off"),
         Field(
             gt=0,
+            le=MAX_SECONDS,
             allow_inf_nan=False,
             description="Longest a request may take before it is answered with 504 and its waiting texts are dropped; "
             "a caller asks for less with the header X-Request-Timeout. Too small fails requests under load; too large, "
-            "or off, works for callers who gave up without closing their connection.",
+            "or off, works for callers who gave up without closing their connection. At most a day.",
         ),
     ] = None
     hang_seconds: Annotated[
@@ -260,12 +264,13 @@ class Settings(BaseSettings):
         Shown("SECONDS"),
         Field(
             ge=1,
+            le=MAX_SECONDS,
             allow_inf_nan=False,
             description="A batch that gets no processor time for longer is taken for hung, and so is one that runs "
             "five times as long (on a GPU, one that runs longer): the server is neither ready nor live any more, "
             "answers whoever waits with 503, and five seconds later ends with exit code 1. Ten times a full batch at "
             "the measured speed is allowed in any case. Too small ends a server that is only slow; too large lets "
-            "callers wait for a stuck one.",
+            "callers wait for a stuck one. At most a day.",
         ),
     ] = 60.0
     shutdown_grace_seconds: Annotated[
@@ -273,10 +278,11 @@ class Settings(BaseSettings):
         Shown("SECONDS"),
         Field(
             ge=0,
+            le=MAX_SECONDS,
             allow_inf_nan=False,
             description="How long a stopping server goes on with admitted requests before it answers the rest with "
             "503. Too small cuts off answers; too large, and the platform kills the process first (Docker waits 10 "
-            "seconds unless stop_grace_period says more, Kubernetes 30).",
+            "seconds unless stop_grace_period says more, Kubernetes 30). At most a day.",
         ),
     ] = 30.0
     drain_delay_seconds: Annotated[
@@ -284,10 +290,11 @@ class Settings(BaseSettings):
         Shown("SECONDS"),
         Field(
             ge=0,
+            le=MAX_SECONDS,
             allow_inf_nan=False,
             description="How long a stopping server says it is not ready and still takes requests, before the grace "
             "begins. Too small behind a load balancer, and requests arrive at a closed port; too large delays every "
-            "stop.",
+            "stop. At most a day.",
         ),
     ] = 0.0
     warmup: Annotated[
@@ -321,9 +328,11 @@ class Settings(BaseSettings):
         Shown("SECONDS", "off"),
         Field(
             gt=0,
+            le=MAX_SECONDS,
             allow_inf_nan=False,
             description="A request that takes longer is logged as a warning, with the time of each stage. Too small "
-            "floods the log when the server is busy; too large, or off, and slow requests leave no line.",
+            "floods the log when the server is busy; too large, or off, and slow requests leave no line. At most a "
+            "day.",
         ),
     ] = None
     otlp_endpoint: Annotated[

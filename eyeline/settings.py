@@ -14,6 +14,9 @@ from eyeline.retry import RetryPolicy
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
+MAX_SECONDS = 86_400.0
+"""A day: no caller waits longer, the server takes no longer time limit, and a socket takes none of 1e300 seconds."""
+
 POLL_SECONDS = 0.2
 """Between two looks at a server that is not ready yet."""
 
@@ -26,7 +29,7 @@ class ClientSettings:
     ----------
     timeout_seconds : float
         Longest an attempt may wait for a connection, for room to write, and for the answer to go on; also cut to what
-        is left of the deadline.
+        is left of the deadline. More than 0, at most a day.
     max_concurrency : int
         Requests of one call that are under way together.
     max_texts_per_request : int
@@ -39,7 +42,8 @@ class ClientSettings:
     api_key : str, optional
         Of a server that asks for one; sent as ``Authorization: Bearer`` with every request, and shown nowhere.
     request_timeout_seconds : float, optional
-        How long the server may take for a request before it drops it: :class:`eyeline.DeadlineExceededError`.
+        How long the server may take for a request before it drops it: :class:`eyeline.DeadlineExceededError`. From 0
+        to a day.
     """
 
     timeout_seconds: float = 60.0
@@ -53,10 +57,12 @@ class ClientSettings:
 
     def __post_init__(self) -> None:
         """Refuse what would send nothing, or never an end."""
-        if not self.timeout_seconds > 0:
-            raise ValueError(f"timeout_seconds must be more than 0, it is {self.timeout_seconds}")
-        if self.request_timeout_seconds is not None and not 0 <= self.request_timeout_seconds < float("inf"):
-            raise ValueError(f"request_timeout_seconds must be 0 or more, it is {self.request_timeout_seconds}")
+        if not 0 < self.timeout_seconds <= MAX_SECONDS:
+            limits = f"more than 0 and at most {MAX_SECONDS:g}"
+            raise ValueError(f"timeout_seconds must be {limits}, it is {self.timeout_seconds}")
+        if self.request_timeout_seconds is not None and not 0 <= self.request_timeout_seconds <= MAX_SECONDS:
+            limits = f"from 0 to {MAX_SECONDS:g}"
+            raise ValueError(f"request_timeout_seconds must be {limits}, it is {self.request_timeout_seconds}")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
             raise ValueError("api_key must be printable ASCII characters, at least one")  # and is not repeated here
         for name in ("max_concurrency", "max_texts_per_request"):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import pytest
+from pydantic import ValidationError
 
 from app.settings import (
     ModelSpec,
@@ -297,6 +298,17 @@ def test_unusable_models_are_refused(text: str) -> None:
     assert message.startswith(("--model must", "EYELINE_MODEL must"))
 
 
+def test_no_setting_in_seconds_is_endless() -> None:
+    """Each has a day as its upper bound, which it may be and which its documentation has; timers take no 1e300."""
+    names = [name for name in NAMES if name.endswith("_seconds")]
+    assert len(names) == 5
+    for name in names:
+        assert getattr(Settings(**{name: 86_400}), name) == 86_400
+        with pytest.raises(ValidationError, match="86400"):
+            Settings(**{name: 86_401})
+        assert "At most a day." in (Settings.model_fields[name].description or "")
+
+
 @pytest.mark.parametrize(
     ("flag", "value", "limit"),
     [
@@ -323,6 +335,12 @@ def test_unusable_models_are_refused(text: str) -> None:
         ("max-key-share", "nan", "finite"),
         ("request-timeout-seconds", "0", "greater than 0"),
         ("request-timeout-seconds", "inf", "finite"),
+        ("request-timeout-seconds", "1e300", "less than or equal to 86400"),
+        ("hang-seconds", "1e300", "less than or equal to 86400"),
+        ("hang-seconds", "0.5", "greater than or equal to 1"),
+        ("shutdown-grace-seconds", "1e300", "less than or equal to 86400"),
+        ("drain-delay-seconds", "86400.1", "less than or equal to 86400"),
+        ("slow-request-seconds", "1e300", "less than or equal to 86400"),
         ("shutdown-grace-seconds", "-1", "0"),
         ("shutdown-grace-seconds", "nan", "finite"),
         ("drain-delay-seconds", "-1", "0"),

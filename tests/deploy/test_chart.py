@@ -134,6 +134,17 @@ def test_every_setting_is_a_value_or_the_charts_own() -> None:
     assert set(SET_BY_THE_CHART) <= set(Settings.model_fields)
 
 
+BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+
+
+def test_numbers_have_the_servers_bounds() -> None:
+    """What the server would not start with is refused before it reaches a pod; what it takes is not."""
+    taken = Settings.model_json_schema()["properties"]
+    for name, schema in SCHEMA["properties"]["settings"]["properties"].items():
+        own = next((part for part in taken[name].get("anyOf", [taken[name]]) if part.get("type") != "null"), {})
+        assert {key: schema.get(key) for key in BOUNDS} == {key: own.get(key) for key in BOUNDS}, name
+
+
 @pytest.mark.parametrize(("drain", "grace"), [(10, 30), (0, 0), (7.5, 45), (120, 600.2)])
 def test_a_pod_has_time_to_stop(drain: float, grace: float) -> None:
     """The kill comes only after the drain and the grace that the server gives itself."""

@@ -7,7 +7,9 @@ import warnings
 from typing import Any
 
 import pytest
+from starlette.datastructures import Headers
 
+from app.callers import timeout_of
 from eyeline import AsyncClient, Client, TruncationWarning
 from eyeline.settings import ClientSettings
 
@@ -15,11 +17,16 @@ from eyeline.settings import ClientSettings
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"timeout_seconds": 0}, "timeout_seconds must be more than 0, it is 0"),
-        ({"timeout_seconds": float("nan")}, "timeout_seconds must be more than 0, it is nan"),
+        ({"timeout_seconds": 0}, "timeout_seconds must be more than 0 and at most 86400, it is 0"),
+        ({"timeout_seconds": float("nan")}, "timeout_seconds must be more than 0 and at most 86400, it is nan"),
+        ({"timeout_seconds": float("inf")}, "timeout_seconds must be more than 0 and at most 86400, it is inf"),
+        ({"timeout_seconds": 1e300}, r"timeout_seconds must be more than 0 and at most 86400, it is 1e\+300"),
         ({"max_concurrency": 0}, "max_concurrency must be at least 1, it is 0"),
-        ({"request_timeout_seconds": -1}, "request_timeout_seconds must be 0 or more, it is -1"),
-        ({"request_timeout_seconds": float("inf")}, "request_timeout_seconds must be 0 or more, it is inf"),
+        ({"request_timeout_seconds": -1}, "request_timeout_seconds must be from 0 to 86400, it is -1"),
+        ({"request_timeout_seconds": float("inf")}, "request_timeout_seconds must be from 0 to 86400, it is inf"),
+        ({"request_timeout_seconds": 1e300}, r"request_timeout_seconds must be from 0 to 86400, it is 1e\+300"),
+        ({"request_timeout_seconds": 86_400.1}, "request_timeout_seconds must be from 0 to 86400, it is 86400.1"),
+        ({"request_timeout_seconds": float("nan")}, "request_timeout_seconds must be from 0 to 86400, it is nan"),
         ({"api_key": ""}, "api_key must be printable"),
         ({"api_key": "k\u00e9y"}, "api_key must be printable"),
         ({"api_key": "key\n"}, "api_key must be printable"),
@@ -46,12 +53,13 @@ def test_a_key_is_sent_and_not_shown() -> None:
     assert "key77" not in str(caught.value)
 
 
-@pytest.mark.parametrize("seconds", [0, 1e-9, 0.1, 1 / 3, 86_400, 1e5])
+@pytest.mark.parametrize("seconds", [0, 1e-9, 0.1, 1 / 3, 86_400])
 def test_seconds_are_written_as_the_server_reads_them(seconds: float) -> None:
-    """A plain decimal number, or one with an exponent."""
+    """A plain decimal number, or one with an exponent, of which the server takes each."""
     sent = ClientSettings(request_timeout_seconds=seconds).sent_headers()["X-Request-Timeout"]
     assert float(sent) == pytest.approx(seconds)
     assert set(sent) <= set("0123456789.e-+")
+    assert timeout_of(Headers({"X-Request-Timeout": sent})) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
