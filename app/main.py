@@ -258,9 +258,8 @@ async def _begin(
         max_attention_values_computed=settings.max_attention_values_computed,
         max_token_values=settings.max_token_values,
     )
-    state.service = Service(served, limits, settings.request_timeout_seconds)
     switch(served)
-    state.metrics.set_ready(ready=True)
+    state.begin_serving(Service(served, limits, settings.request_timeout_seconds))
     return state.reloader
 
 

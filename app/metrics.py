@@ -2,33 +2,33 @@
 
 =========================================  =========  =================================================
 ``eyeline_requests_total``                 counter    route, status
-``eyeline_request_duration_seconds``       histogram  route
+``eyeline_request_duration_seconds``       histogram  route: seconds from the first to the last byte
 ``eyeline_key_requests_total``             counter    key, status: of callers that showed an API key
 ``eyeline_inflight_requests``              gauge
 ``eyeline_errors_total``                   counter    code
 ``eyeline_ready``                          gauge      1 = ready
 ``eyeline_fault``                          gauge      reason: 1 = this is why the server is not ready
-``eyeline_worker_restarts_total``          counter
+``eyeline_worker_restarts_total``          counter    threads that had died
 ``eyeline_log_lines_lost_total``           counter    lines of the log that could not be written
-``eyeline_stage_duration_seconds``         histogram  model, stage: tokenize, queue, inference, serialize
-``eyeline_texts_total``                    counter    model, route
+``eyeline_stage_duration_seconds``         histogram  model, stage: seconds of tokenize, queue, inference, serialize
+``eyeline_texts_total``                    counter    model, route: answered
 ``eyeline_tokens_total``                   counter    model, route: processed, special tokens included
 ``eyeline_truncated_texts_total``          counter    model
 ``eyeline_attention_values_total``         counter    model: weights computed in maps
-``eyeline_batch_texts``                    histogram  model
-``eyeline_batch_tokens``                   histogram  model
+``eyeline_batch_texts``                    histogram  model: texts
+``eyeline_batch_tokens``                   histogram  model: tokens without padding, special tokens included
 ``eyeline_batch_padding_ratio``            histogram  model: share of padding in the attention core, 0 to 1
-``eyeline_batch_duration_seconds``         histogram  model: the rate of its sum is the worker's busy share
-``eyeline_batch_failures_total``           counter    model
-``eyeline_batch_budget_tokens``            gauge      model: what a batch may hold now, less after memory ran out
+``eyeline_batch_duration_seconds``         histogram  model: seconds; the rate of their sum is the worker's busy share
+``eyeline_batch_failures_total``           counter    model: batches, and then again each text that fails alone
+``eyeline_batch_budget_tokens``            gauge      model: tokens that a batch may hold now, less after memory ran out
 ``eyeline_out_of_memory_total``            counter    model: runs that there was no memory for
 ``eyeline_non_finite_rows_total``          counter    model: rows withheld as they held a NaN or an infinity
-``eyeline_queue_texts``                    gauge      model
-``eyeline_queue_tokens``                   gauge      model
-``eyeline_key_queue_texts``                gauge      model, key
-``eyeline_key_queue_tokens``               gauge      model, key
+``eyeline_queue_texts``                    gauge      model: texts that wait
+``eyeline_queue_tokens``                   gauge      model: tokens that wait, special tokens included
+``eyeline_key_queue_texts``                gauge      model, key: texts that wait
+``eyeline_key_queue_tokens``               gauge      model, key: tokens that wait, special tokens included
 ``eyeline_key_tokens_total``               counter    model, key: processed for callers that showed it
-``eyeline_rejected_total``                 counter    model, reason
+``eyeline_rejected_total``                 counter    model, reason: requests
 ``eyeline_cancelled_total``                counter    model: texts whose caller had left
 ``eyeline_model_info``                     gauge      model, format, dtype, ...: always 1
 ``eyeline_reloads_total``                  counter    result: succeeded, failed, refused
@@ -43,6 +43,7 @@ series that is not there never fires.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
@@ -52,6 +53,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from app.facts import Stage
 from app.log import num_lost_lines
 
 NAMESPACE = "eyeline"
@@ -59,7 +61,7 @@ NAMESPACE = "eyeline"
 UNMATCHED = "unmatched"
 """The route label of a request that matched no route: its path is the caller's invention."""
 
-STAGES = ("tokenize", "queue", "inference", "serialize")
+STAGES = get_args(Stage)
 
 REJECTION_REASONS = (
     *("queue_full", "key_queue_full", "request_too_large", "not_ready", "server_stopping", "worker_unavailable"),
@@ -371,7 +373,7 @@ class ModelMetrics:
         self._queue_tokens.inc(tokens - old_tokens)
 
     def key_queue_changed(self, key: str, texts: int, tokens: int) -> None:
-        """Say how many texts and tokens of a key wait now."""
+        """Say how many texts and tokens, special tokens included, of a key wait now."""
         old_texts, old_tokens = self._waiting_of_keys[key]
         self._waiting_of_keys[key] = (texts, tokens)
         waiting_texts, waiting_tokens, _ = self._keys[key]
@@ -414,7 +416,7 @@ class ModelMetrics:
         self._spoilt.inc(rows)
 
     def budget_changed(self, tokens: int) -> None:
-        """Say how many tokens a batch may hold now."""
+        """Say how many tokens, special tokens included, a batch may hold now."""
         self._budget.set(tokens)
 
     def record_request(
@@ -440,6 +442,7 @@ class ModelMetrics:
         truncated : int
             Texts of which tokens were cut away.
         tokenize_seconds, queue_seconds, inference_seconds : float
+            Of several texts, those of the one that took longest.
         key : str or None
             The name of the API key that the caller showed.
         """
@@ -454,11 +457,11 @@ class ModelMetrics:
         self._inference.observe(inference_seconds)
 
     def serialized(self, seconds: float) -> None:
-        """Count the time one answer took to write."""
+        """Count the seconds that one answer took to write."""
         self._serialize.observe(seconds)
 
     def attention_values(self, count: int) -> None:
-        """Count attention weights that were computed."""
+        """Count attention weights that were computed: layers x heads x tokens x tokens of each text."""
         self._attention_values.inc(count)
 
     def add_route(self, route: str) -> tuple[Counter, Counter]:

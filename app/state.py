@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import cast, get_args
 
 from fastapi import Request
 
@@ -14,15 +14,14 @@ from app.callers import caller_of
 from app.errors import NotReadyError
 from app.metrics import Metrics
 from app.reload import Reloader
+from app.schemas.info import Fault
 from app.service import Service
 from app.worker import Worker
 
 logger = logging.getLogger("eyeline")
 
-Fault = Literal["worker_dead", "worker_hung", "self_check_failed", "non_finite_output"]
-"""What the server can find wrong with itself, worst first."""
-
-FAULTS: tuple[Fault, ...] = ("worker_dead", "worker_hung", "self_check_failed", "non_finite_output")
+FAULTS: tuple[Fault, ...] = get_args(Fault)
+"""Worst first."""
 
 FATAL: frozenset[Fault] = frozenset({"worker_dead", "worker_hung", "self_check_failed"})
 """Faults that a new process would not have: liveness is off as well."""
@@ -86,6 +85,11 @@ class ServerState:
         """The fault that is told where there is room for one."""
         return next((fault for fault in FAULTS if fault in self.faults), None)
 
+    def begin_serving(self, service: Service) -> None:
+        """Serve with warm models from now on; ready, unless the server has begun to stop meanwhile, or has a fault."""
+        self.service = service
+        self._tell()
+
     def begin_fault(self, fault: Fault, sentence: str) -> None:
         """Be not ready for a reason, until it is gone."""
         if fault not in self.faults:
@@ -100,7 +104,7 @@ class ServerState:
             self._tell()
 
     def _tell(self) -> None:
-        """Bring the metrics up to date."""
+        """Bring the metrics up to date: here alone."""
         self.metrics.set_ready(ready=self.is_ready)
         for fault in FAULTS:
             self.metrics.set_fault(fault, present=fault in self.faults)

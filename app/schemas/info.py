@@ -8,14 +8,15 @@ from pydantic import BaseModel, Field
 
 from model.labels import ModelKind
 
+Fault = Literal["worker_dead", "worker_hung", "self_check_failed", "non_finite_output"]
+"""What the server can find wrong with itself, worst first."""
+
 
 class Health(BaseModel):
     """Answer of the health routes."""
 
     status: Literal["ready", "live", "loading", "draining", "failing"]
-    reason: Literal["worker_dead", "worker_hung", "self_check_failed", "non_finite_output"] | None = Field(
-        None, description="Why it is failing; only then."
-    )
+    reason: Fault | None = Field(None, description="Why it is failing; only then.")
     detail: str | None = Field(None, description="The same for people; only then.")
 
 

@@ -3,6 +3,7 @@
 import re
 import threading
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -11,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 import app.metrics
 from app.batcher import BatchObserver
 from app.errors import ANSWERS, NotReadyError, QueueFullError, RequestTooLargeError
+from app.facts import Stage
 from app.metrics import (
     DURATION_BUCKETS,
     RATIO_BUCKETS,
@@ -170,6 +172,21 @@ def test_paths_without_a_route_share_one_label(metrics: Metrics) -> None:
         metrics.request_finished(None, 404, 0.001)
     assert value(metrics, "requests_total", route="unmatched", status="404") == 3
     assert value(metrics, "request_duration_seconds_count", route="unmatched") == 3
+
+
+def test_stages_are_those_that_are_noted() -> None:
+    """What a request's facts can hold is what its metrics have series for, in that order."""
+    assert STAGES == get_args(Stage) == ("tokenize", "queue", "inference", "serialize")
+
+
+def test_units_are_written_down() -> None:
+    """The table of metrics says what is counted in, of each histogram and each gauge of a quantity."""
+    table = re.findall(r"^``(\S+)`` +\w+ *(.*)$", app.metrics.__doc__ or "", re.MULTILINE)
+    assert {name for name, _ in table} == EXPECTED.keys()
+    for name, text in table:
+        for unit in ("seconds", "tokens", "texts"):
+            if name.endswith(f"_{unit}"):
+                assert unit in text.partition(": ")[2], name
 
 
 def test_readiness(metrics: Metrics) -> None:
