@@ -22,6 +22,10 @@ MAX_WAYS_OUT = 3
 MAX_CHANGES = 3
 """A way out is so many changes of a request at most."""
 
+SPARSE_WEIGHT_VALUES = 3
+"""A weight of a sparse vector is so many numbers of an answer: with its index and the two names it takes 34 bytes; a
+number of a vector takes 11."""
+
 FEW_WEIGHTS = 16
 """``top_k`` of a way out: the 16 largest weights of a row hold 84 % of its mass on average (128 tokens)."""
 
@@ -40,7 +44,8 @@ class Limits:
     max_attention_values_computed : int
         Attention weights computed for one request, whatever becomes of them.
     max_token_values : int
-        Numbers in an answer that holds a vector for each token, and weights in one of sparse vectors.
+        Numbers in an answer that holds a vector for each token, or sparse vectors; a weight of those is
+        :data:`SPARSE_WEIGHT_VALUES`.
     """
 
     max_texts: int
@@ -71,17 +76,21 @@ def check_token_states(num_tokens: int, dimensions: int, limits: Limits) -> None
 def check_sparse_vectors(rows: Sequence[Row], limits: Limits) -> None:
     """Refuse an answer of sparse vectors that would hold too many weights.
 
+    After the texts have run, as any weight may turn out to be 0: before, all that is known is the vocabulary's size,
+    which is hundreds of times more.
+
     Raises
     ------
     AnswerTooLargeError
     """
     num_weights = num_sparse_weights(rows)
-    if num_weights > limits.max_token_values:
+    limit = limits.max_token_values // SPARSE_WEIGHT_VALUES
+    if num_weights > limit:
         raise AnswerTooLargeError(
-            f"the sparse vectors of {len(rows)} texts have {num_weights} weights, an answer may hold "
-            f"{limits.max_token_values}: send fewer texts",
+            f"the sparse vectors of {len(rows)} texts have {num_weights} weights, an answer may hold {limit}: send "
+            "fewer texts",
             param="texts",
-            limit=limits.max_token_values,
+            limit=limit,
             actual=num_weights,
         )
 

@@ -209,9 +209,9 @@ class Settings(BaseSettings):
         Shown("VALUES"),
         Field(
             ge=1,
-            description="Numbers in one answer of /embed_all, which has a vector for each token, and weights in one of "
-            "/embed_sparse; more is answered with 413. Too small refuses ordinary documents; too large makes answers "
-            "that take seconds to write, and hundreds of megabytes.",
+            description="Numbers in one answer of /embed_all, which has a vector for each token; a weight in one of "
+            "/embed_sparse counts as three. More is answered with 413. Too small refuses ordinary documents; too large "
+            "makes answers that take seconds to write, and hundreds of megabytes.",
         ),
     ] = 4_000_000
     # About 80 MB at 128 tokens a text: a bound on memory, as short texts cost little of the token budget.

@@ -14,7 +14,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from app.limits import num_sparse_weights
+from app.limits import SPARSE_WEIGHT_VALUES, num_sparse_weights
 from app.plain import PlainRequest
 from app.plain_flows import decode, embed, embed_sparse, score, tokenize_whole
 from app.requests import parse, read_body, read_json, while_connected
@@ -269,7 +269,8 @@ async def _answered(
 ) -> Response:
     """Run a request, and write its answer with the headers that say what it took."""
     encoded = await while_connected(request, work)
-    num_values = None if asked.token_states else encoded.embeddings.size + num_sparse_weights(encoded.rows)
+    num_sparse_values = SPARSE_WEIGHT_VALUES * num_sparse_weights(encoded.rows)
+    num_values = None if asked.token_states else encoded.embeddings.size + num_sparse_values
     content = await written(encoded.model, partial(write, encoded), num_values)
     headers = {"Server-Timing": server_timing(encoded.timings, started), **headers_of(encoded, asked, started)}
     return _answer(content, headers | ignored_header(ignored_fields(body)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.attention_answers import num_attention_values
 from app.errors import AnswerTooLargeError, AttentionTooLargeError
-from app.limits import Limits, check_attention, check_sparse_vectors, num_sparse_weights
+from app.limits import SPARSE_WEIGHT_VALUES, Limits, check_attention, check_sparse_vectors, num_sparse_weights
 from model.collector import AttentionCollector
 from model.contract import (
     AttentionSelection,
@@ -257,12 +257,15 @@ def test_very_many_long_texts_are_counted_exactly() -> None:
 
 
 def test_weights_are_counted_over_all_texts() -> None:
-    """Exactly as many as may be sent are; rows without a sparse vector have none."""
+    """Exactly as many as may be sent are, three values each; rows without a sparse vector have none. The error says how
+    many there are and may be.
+    """
     vectors = [SparseVector(np.arange(n, dtype=np.int32), np.ones(n, dtype=np.float32)) for n in (3, 0, 4)]
     rows = [*(Row(sparse_vector=vector) for vector in vectors), Row()]
     assert num_sparse_weights(rows) == 7
     bounds = limits()
-    check_sparse_vectors(rows, replace(bounds, max_token_values=7))
-    with pytest.raises(AnswerTooLargeError) as caught:
-        check_sparse_vectors(rows, replace(bounds, max_token_values=6))
+    assert SPARSE_WEIGHT_VALUES == 3
+    check_sparse_vectors(rows, replace(bounds, max_token_values=21))
+    with pytest.raises(AnswerTooLargeError, match="of 4 texts have 7 weights, an answer may hold 6") as caught:
+        check_sparse_vectors(rows, replace(bounds, max_token_values=20))
     assert (caught.value.limit, caught.value.actual, caught.value.param) == (6, 7, "texts")

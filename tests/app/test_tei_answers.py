@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -58,6 +59,22 @@ async def test_answers_are_bare_lists(server: Served) -> None:
         [{"index": 3, "value": 0.1}, {"index": 30521, "value": 2.0}],
         [],
     ]
+    assert write_sparse_vectors(replace(encoded, rows=[])) == b"[]"
+
+
+async def test_sparse_vectors_are_written_without_an_object_for_each_weight(server: Served) -> None:
+    """What is held at the most is a few times the answer, not the objects of all its weights, ten times it."""
+    encoded = await embed(service_of(server), PlainRequest(["a"]), route="/embed")
+    vector = SparseVector(np.arange(100, dtype=np.int32), np.linspace(0.1, 2, 100, dtype=np.float32))
+    many = replace(encoded, rows=[Row(sparse_vector=vector)] * 1_000)
+    write_sparse_vectors(many)
+    tracemalloc.start()
+    try:
+        answer = write_sparse_vectors(many)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * len(answer)
     assert write_texts(["a", "é"]) == '["a","é"]'.encode()
 
 
