@@ -148,9 +148,11 @@ class EncoderConfig:
             rate = getattr(self, field)
             if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
                 raise ValueError(f"{field} {rate!r} is not a number from 0 to 1")
-        if self.positions == "sinusoidal" and (self.max_positions or 0) * self.hidden_size > MAX_TABLE_VALUES:
+        if self.has_position_table and self.max_positions is None:
+            raise ValueError(f"positions {self.positions!r} need max_positions")
+        if self.positions == "sinusoidal" and self.num_position_rows * self.embedding_width > MAX_TABLE_VALUES:
             raise ValueError(
-                f"max_positions {self.max_positions} x hidden_size {self.hidden_size} is more than the "
+                f"{self.num_position_rows} positions x {self.embedding_width} dimensions are more than the "
                 f"{MAX_TABLE_VALUES} values that a table of positions may have"
             )
         if self.hidden_size % self.num_attention_heads:
@@ -162,6 +164,21 @@ class EncoderConfig:
             object.__setattr__(self, "layers", (LayerConfig(rotary=rotary),) * self.num_hidden_layers)
         if len(self.layers) != self.num_hidden_layers:
             raise ValueError(f"{len(self.layers)} layer configs for num_hidden_layers {self.num_hidden_layers}")
+
+    @property
+    def has_position_table(self) -> bool:
+        """Whether a row for each position is added to the token embeddings."""
+        return self.positions in ("sinusoidal", "learned", "relative")
+
+    @property
+    def num_position_rows(self) -> int:
+        """Rows of the table of positions, those before the first token's among them; 0 where there is no table."""
+        return (self.max_positions or 0) + self.position_offset if self.has_position_table else 0
+
+    @property
+    def embedding_width(self) -> int:
+        """E: width of the tables of embeddings."""
+        return self.embedding_size or self.hidden_size
 
     @property
     def head_size(self) -> int:

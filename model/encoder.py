@@ -79,11 +79,10 @@ class Embedding(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        width = config.embedding_size or config.hidden_size
+        width = config.embedding_width
         self.tokens = TokenEmbedding(config.vocab_size, width, config.embedding_scale)
         self.token_types = nn.Embedding(config.num_token_types, width) if config.num_token_types else None
-        has_table = config.positions in ("sinusoidal", "learned", "relative")
-        self.positions = PositionalEncoding(config, width) if has_table else None
+        self.positions = PositionalEncoding(config, width) if config.has_position_table else None
         self.norm = (
             make_norm(config.norm, width, config.norm_eps, bias=config.norm_bias) if config.embedding_norm else None
         )

@@ -38,17 +38,15 @@ class PositionalEncoding(nn.Module):
     Parameters
     ----------
     config : EncoderConfig
-        With ``positions`` "sinusoidal", "learned" or "relative"; ``max_positions`` must be set.
+        With ``positions`` "sinusoidal", "learned" or "relative".
     width : int
         Width of a row.
     """
 
     def __init__(self, config: EncoderConfig, width: int) -> None:
         super().__init__()
-        if config.max_positions is None:
-            raise ValueError(f"positions {config.positions!r} need max_positions")
         self.offset = config.position_offset
-        num_rows = config.max_positions + config.position_offset
+        num_rows = config.num_position_rows
         self.weight: Tensor
         if config.positions != "sinusoidal":
             self.weight = nn.Parameter(torch.empty(num_rows, width))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model.config import GATED_ACTIVATIONS, LayerConfig, RotaryConfig
+from model.config import GATED_ACTIVATIONS, MAX_TABLE_VALUES, LayerConfig, Positions, RotaryConfig
 from tests.model.test_positions import make_config
 
 
@@ -27,6 +27,35 @@ def test_a_size_below_one_is_refused(field: str, size: int) -> None:
     """A size that builds nothing is named, and is no division by zero."""
     with pytest.raises(ValueError, match=f"{field} {size}"):
         make_config(**{field: size})
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "relative"])
+def test_a_table_of_positions_needs_a_length(positions: Positions) -> None:
+    """Without ``max_positions`` it is refused by name; its rows are those of the positions and of the offset."""
+    with pytest.raises(ValueError, match=f"positions '{positions}' need max_positions"):
+        make_config(positions=positions, max_positions=None)
+    assert make_config(positions=positions, max_positions=10, position_offset=2).num_position_rows == 12
+
+
+@pytest.mark.parametrize("positions", ["none", "rotary"])
+def test_what_has_no_table_needs_no_length(positions: Positions) -> None:
+    """Texts may then be of any length."""
+    assert make_config(positions=positions, max_positions=None).num_position_rows == 0
+
+
+def test_a_table_that_is_computed_has_a_limit() -> None:
+    """With its offset and its own width; a table that is read has the limits of its file."""
+    rows = MAX_TABLE_VALUES // 8
+    changes = {"positions": "sinusoidal", "max_positions": rows - 2}
+    assert make_config(**changes, position_offset=2).num_position_rows == rows
+    with pytest.raises(
+        ValueError, match=f"{rows + 1} positions x 8 dimensions are more than the {MAX_TABLE_VALUES} values"
+    ):
+        make_config(**changes, position_offset=3)
+    assert make_config(**changes, position_offset=3, embedding_size=4).embedding_width == 4
+    with pytest.raises(ValueError, match=f"{rows} positions x 16 dimensions"):
+        make_config(**changes, position_offset=2, embedding_size=16)
+    assert make_config(positions="learned", max_positions=rows + 1).num_position_rows == rows + 1
 
 
 def test_layers_are_filled_in() -> None:

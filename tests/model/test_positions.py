@@ -82,12 +82,6 @@ def test_a_learned_table_starts_at_its_offset(positions: str) -> None:
     torch.testing.assert_close(encoding(torch.tensor([0, 9])), encoding.weight[[2, 11]], rtol=0, atol=0)
 
 
-def test_a_table_needs_a_length() -> None:
-    """A table of positions without ``max_positions`` is refused by name."""
-    with pytest.raises(ValueError, match="max_positions"):
-        PositionalEncoding(make_config(max_positions=None), 8)
-
-
 def turned(vector: list[float], position: float, rotary: RotaryConfig) -> list[float]:
     """Rotate one head's vector as complex numbers: pair i times e^(i p theta_i)."""
     rotated = int(len(vector) * rotary.fraction)
