@@ -18,8 +18,13 @@ MAX_TOKENIZER_BYTES = 256 * 1024 * 1024
 MAX_NAME_CHARACTERS = 255
 
 
-def check_file(path: Path, max_bytes: int | None = None) -> None:
+def check_file(path: Path, max_bytes: int | None = None) -> int:
     """Refuse what cannot be read to its end.
+
+    Returns
+    -------
+    int
+        How many bytes it has.
 
     Raises
     ------
@@ -36,6 +41,7 @@ def check_file(path: Path, max_bytes: int | None = None) -> None:
         raise CheckpointError(f"{path} is no regular file")
     if max_bytes is not None and status.st_size > max_bytes:
         raise CheckpointError(f"{path} has {status.st_size} bytes, and at most {max_bytes} are read")
+    return status.st_size
 
 
 def is_there(path: Path) -> bool:
@@ -52,13 +58,18 @@ def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
     Raises
     ------
     CheckpointError
-        As :func:`check_file`, or if it is not UTF-8.
+        As :func:`check_file`, or if it is not UTF-8, or has more bytes than it said: it grew meanwhile, and half of a
+        file would be read, or it is one of a kernel's, which says 0.
     """
-    check_file(path, max_bytes)
+    size = check_file(path, max_bytes)
     try:
         with path.open("rb") as file:
-            content = file.read(max_bytes + 1)  # it may have grown since, or be one of a kernel that says 0
-        return content[:max_bytes].decode("utf-8")
+            content = file.read(size + 1)
+        if len(content) > size:
+            raise CheckpointError(
+                f"{path} has more than the {size} bytes that it had when it was opened: it is growing"
+            )
+        return content.decode("utf-8")
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {_reason(error)}") from error
     except UnicodeDecodeError as error:

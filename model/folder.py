@@ -6,7 +6,7 @@ Nothing is guessed silently: what a folder does not say gets the stated default 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from model.errors import CheckpointError
-from model.files import MAX_TOKENIZER_BYTES, check_file, inside, is_there, read_json_value, read_text
+from model.files import MAX_TOKENIZER_BYTES, inside, is_there, read_json_value, read_text
 from model.heads import HEAD_ACTIVATIONS, HeadActivation
 from model.labels import Labels, ModelKind, read_labels
 from model.pooling import POOLING_FUNCTIONS, Pooling, PoolingMode
@@ -281,25 +281,25 @@ def read_tokenizer(folder: ModelFolder) -> tokenizers.Tokenizer:
     source = file if is_there(file) else vocab
     if not is_there(source):
         raise CheckpointError(f"{folder.transformer} has neither tokenizer.json nor vocab.txt")
-    check_file(source, MAX_TOKENIZER_BYTES)
+    text = read_text(source, MAX_TOKENIZER_BYTES)
     try:
         if source is file:
-            return Backend.from_file(str(file))
-        return _wordpiece(vocab, _read_optional_json(folder.transformer / "tokenizer_config.json"))
+            return Backend.from_str(text)
+        return _wordpiece(vocab, text.splitlines(), _read_optional_json(folder.transformer / "tokenizer_config.json"))
     except CheckpointError:
         raise
     except Exception as error:  # tokenizers raises plain Exception for every kind of broken file
         raise CheckpointError(f"{source} is not a tokenizer that can be read") from error
 
 
-def _wordpiece(vocab: Path, raw: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def _wordpiece(vocab: Path, words: Sequence[str], raw: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """Build BERT's tokenizer from its word list, as ``tokenizer_config.json`` describes it."""
 
     def token(name: str, default: str) -> str:
         value = raw.get(name, default)
         return str(value["content"] if isinstance(value, dict) else value)
 
-    ids = {word: index for index, word in enumerate(read_text(vocab, MAX_TOKENIZER_BYTES).splitlines())}
+    ids = {word: index for index, word in enumerate(words)}
     unknown, start, end = token("unk_token", "[UNK]"), token("cls_token", "[CLS]"), token("sep_token", "[SEP]")
     for name in (unknown, start, end):
         if name not in ids:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,13 +37,32 @@ def test_a_link_to_a_file_is_that_file(tmp_path: Path) -> None:
 
 
 def test_a_file_has_a_size(tmp_path: Path) -> None:
-    """At the limit it is read, one byte more is refused with both numbers; so is what grows behind its size."""
+    """At the limit it is read, one byte more is refused with both numbers."""
     file = tmp_path / "file"
     file.write_text("abcd")
     assert read_text(file, 4) == "abcd"
     with pytest.raises(CheckpointError, match="has 4 bytes, and at most 3 are read"):
         read_text(file, 3)
-    assert len(read_text(Path("/proc/self/status"), 10)) == 10  # a kernel's file says that it has 0
+    assert check_file(file) == 4
+
+
+def test_a_file_that_has_grown_is_refused(tmp_path: Path) -> None:
+    """Half of what somebody is writing is not read as the whole; nor is one more byte read than shows it."""
+    with pytest.raises(CheckpointError, match="status has more than the 0 bytes that it had"):
+        read_text(Path("/proc/self/status"))  # a kernel's file says that it has 0
+
+    class Growing(type(tmp_path)):  # type: ignore[misc]  # the class of this system's paths
+        """A file to which two bytes are added once its size is known."""
+
+        def open(self, *args: Any, **kwargs: Any) -> Any:
+            with Path(self).open("ab") as writer:
+                writer.write(b"ef")
+            return super().open(*args, **kwargs)
+
+    file = tmp_path / "file"
+    file.write_text("abcd")
+    with pytest.raises(CheckpointError, match="file has more than the 4 bytes that it had"):
+        read_text(Growing(file))
 
 
 def test_text_and_json_are_told_apart(tmp_path: Path) -> None:
