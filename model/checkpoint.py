@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from model.attention import Attend, attend_fused
 from model.encoder import Encoder
 from model.errors import CheckpointError
-from model.files import check_file, inside, is_there, read_text
+from model.files import check_file, inside, is_there, read_text, shown
 from model.folder import DenseConfig, ModelFolder, read_json
 from model.formats import Format, RawConfig, Sources, weight_and_bias
 from model.formats.registry import find_format
@@ -225,7 +225,7 @@ def load_dense(config: DenseConfig, device: torch.device) -> Dense:
     sources: Sources = {key: (key,) for key in dense.state_dict()}
     for key, (_, file) in files.items():
         if key not in sources:
-            raise CheckpointError(f"{file}: tensor {key!r} is in no list of a Dense module")
+            raise CheckpointError(f"{file}: tensor {shown(key)} is in no list of a Dense module")
     for key in sources:
         if key not in files:
             raise CheckpointError(f"{config.folder}: tensor {key!r} is missing")
@@ -308,7 +308,7 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         files = {key: shard for shard in sorted(shards) for key in _keys(shard)}
         for key in weight_map:
             if key not in files:
-                raise CheckpointError(f"{index}: tensor {key!r} is in none of its files")
+                raise CheckpointError(f"{index}: tensor {shown(key)} is in none of its files")
         return files
     pickled = next(
         (name for name in ("pytorch_model.bin", "pytorch_model.bin.index.json") if (folder / name).exists()), ""
@@ -334,7 +334,7 @@ def _described(read: Callable[[RawConfig], Described], folder: ModelFolder, file
     try:
         return read(folder.config)
     except KeyError as error:
-        raise CheckpointError(f"{file}: field {error.args[0]!r} is missing") from error
+        raise CheckpointError(f"{file}: field {shown(error.args[0])} is missing") from error
     except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
         raise CheckpointError(f"{file}: {str(error)[:MAX_REASON_CHARACTERS]}") from error
 
@@ -361,7 +361,7 @@ def _check_keys(
         if key in required or key in found.ranges:
             continue
         if not any(re.fullmatch(pattern, key) for pattern in found.ignored):
-            raise CheckpointError(f"{file}: tensor {name!r} is in no list of the {found.name} format")
+            raise CheckpointError(f"{file}: tensor {shown(name)} is in no list of the {found.name} format")
         ignored.append(name)
     return tuple(ignored)
 
@@ -417,7 +417,9 @@ def _check_tensor(key: str, file: Path, part: Tensor, whole: Tensor, num_parts: 
     """Refuse a wrong shape, a wrong kind, a number that is not finite."""
     expected = (whole.shape[0] // num_parts, *whole.shape[1:])
     if tuple(part.shape) != expected:
-        raise CheckpointError(f"{file}: tensor {key!r} has shape {tuple(part.shape)}, the config says {expected}")
+        raise CheckpointError(
+            f"{file}: tensor {key!r} has shape {shown(tuple(part.shape))}, the config says {expected}"
+        )
     if not part.is_floating_point() or part.itemsize == 1:  # of a float in a byte, nothing here knows the scale
         raise CheckpointError(f"{file}: tensor {key!r} holds {part.dtype}, not floating-point numbers")
     if not bool(torch.isfinite(part).all()):

@@ -6,6 +6,7 @@ A symbolic link is followed, as the Hub's cache is made of them; what it leads t
 from __future__ import annotations
 
 import json
+import reprlib
 import stat
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +17,8 @@ MAX_JSON_BYTES = 64 * 1024 * 1024
 MAX_TOKENIZER_BYTES = 256 * 1024 * 1024
 """Fifteen times the tokenizer of a model for a hundred languages."""
 MAX_NAME_CHARACTERS = 255
+MAX_SHOWN_CHARACTERS = 100
+"""A message may repeat a value of a file, which may be of any length."""
 
 
 def check_file(path: Path, max_bytes: int | None = None) -> int:
@@ -42,6 +45,18 @@ def check_file(path: Path, max_bytes: int | None = None) -> int:
     if max_bytes is not None and status.st_size > max_bytes:
         raise CheckpointError(f"{path} has {status.st_size} bytes, and at most {max_bytes} are read")
     return status.st_size
+
+
+def shown(value: object) -> str:
+    """Return a value of a file as a message repeats it: as Python spells it, shortened where it is long or deep.
+
+    No format of numbers: of a whole number of hundreds of digits, which JSON allows, no float can be made.
+    """
+    spelling = reprlib.Repr()
+    spelling.maxlong = spelling.maxstring = spelling.maxother = MAX_SHOWN_CHARACTERS
+    spelling.maxlevel = 3
+    spelled = spelling.repr(value)
+    return spelled if len(spelled) <= MAX_SHOWN_CHARACTERS else f"{spelled[:MAX_SHOWN_CHARACTERS]}..."
 
 
 def is_there(path: Path) -> bool:

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from model.errors import CheckpointError
-from model.files import MAX_TOKENIZER_BYTES, inside, is_there, read_json_value, read_text
+from model.files import MAX_TOKENIZER_BYTES, inside, is_there, read_json_value, read_text, shown
 from model.heads import HEAD_ACTIVATIONS, HeadActivation
 from model.labels import Labels, ModelKind, read_labels
 from model.pooling import POOLING_FUNCTIONS, Pooling, PoolingMode
@@ -26,6 +26,9 @@ log = logging.getLogger("eyeline.model")
 
 MODULES = ("Transformer", "Pooling", "Dense", "Normalize", MASKED_LM_MODULE, POOLING_MODULE)
 """The modules of sentence-transformers that are served."""
+
+MAX_TOKEN_CHARACTERS = 255
+"""Of a special token: a longer one is a mistake, and no text has it."""
 
 _UNBOUNDED = 10**9
 """transformers writes 1e30 for "no maximum"; whatever is above this means none."""
@@ -131,7 +134,7 @@ def _check_sizes(config: Mapping[str, Any], file: Path) -> None:
     for field_, most in _MOST.items():
         size = config.get(field_)
         if isinstance(size, int | float) and not abs(size) <= most:
-            raise CheckpointError(f"{file}: {field_} is {size:.3g}, and at most {most} can be served")
+            raise CheckpointError(f"{file}: {field_} is {shown(size)}, and at most {most} can be served")
 
 
 def read_folder(path: Path) -> ModelFolder:
@@ -183,7 +186,7 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
     modules = [(kind, inside(path, where, file)) for kind, where in named]
     for kind, _ in modules:
         if kind not in MODULES:
-            raise CheckpointError(f"{file}: module {kind[:80]!r} is not supported, only {', '.join(MODULES)}")
+            raise CheckpointError(f"{file}: module {shown(kind)} is not supported, only {', '.join(MODULES)}")
     kinds = [kind for kind, _ in modules]
     if "Dense" in kinds and "Pooling" not in kinds[: kinds.index("Dense")]:
         raise CheckpointError(
@@ -204,7 +207,9 @@ def _prompts(file: Path) -> tuple[dict[str, str], str | None]:
     prompts = {name: text for name, text in named.items() if isinstance(text, str)}
     default = raw.get("default_prompt_name")
     if default is not None and not (isinstance(default, str) and default in prompts):
-        raise CheckpointError(f"{file}: default_prompt_name {default!r} is not one of the prompts {sorted(prompts)}")
+        raise CheckpointError(
+            f"{file}: default_prompt_name {shown(default)} is not one of the prompts {shown(sorted(prompts))}"
+        )
     return prompts, default
 
 
@@ -243,7 +248,7 @@ def _dense(folder: Path) -> DenseConfig:
     named = str(raw.get("activation_function", "torch.nn.modules.activation.Tanh")).rsplit(".", 1)[-1].lower()
     activation = next((known for known in HEAD_ACTIVATIONS if known == named), None)
     if activation is None:
-        raise CheckpointError(f"{file}: activation_function {named[:80]!r} is not supported")
+        raise CheckpointError(f"{file}: activation_function {shown(named)} is not supported")
     try:
         sizes = int(raw["in_features"]), int(raw["out_features"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -263,9 +268,9 @@ def _max_length(transformer: Path, sentence: Mapping[str, Any]) -> int | None:
     if limit is None:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int | float):
-        raise CheckpointError(f"{file}: {field} {repr(limit)[:80]} is not a number")
+        raise CheckpointError(f"{file}: {field} {shown(limit)} is not a number")
     if limit != limit or limit < -_UNBOUNDED:
-        raise CheckpointError(f"{file}: {field} {limit:.3g} is no number of tokens")
+        raise CheckpointError(f"{file}: {field} {shown(limit)} is no number of tokens")
     return int(limit) if limit < _UNBOUNDED else None
 
 
@@ -285,25 +290,30 @@ def read_tokenizer(folder: ModelFolder) -> tokenizers.Tokenizer:
     try:
         if source is file:
             return Backend.from_str(text)
-        return _wordpiece(vocab, text.splitlines(), _read_optional_json(folder.transformer / "tokenizer_config.json"))
+        return _wordpiece(vocab, text.splitlines(), folder.transformer / "tokenizer_config.json")
     except CheckpointError:
         raise
     except Exception as error:  # tokenizers raises plain Exception for every kind of broken file
         raise CheckpointError(f"{source} is not a tokenizer that can be read") from error
 
 
-def _wordpiece(vocab: Path, words: Sequence[str], raw: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """Build BERT's tokenizer from its word list, as ``tokenizer_config.json`` describes it."""
+def _wordpiece(vocab: Path, words: Sequence[str], described: Path) -> tokenizers.Tokenizer:
+    """Build BERT's tokenizer from its word list, as ``tokenizer_config.json`` describes it, where there is one."""
+    raw = _read_optional_json(described)
 
     def token(name: str, default: str) -> str:
         value = raw.get(name, default)
-        return str(value["content"] if isinstance(value, dict) else value)
+        spelled = value.get("content") if isinstance(value, dict) else value
+        if not isinstance(spelled, str) or not 1 <= len(spelled) <= MAX_TOKEN_CHARACTERS:
+            limits = f"1 to {MAX_TOKEN_CHARACTERS} characters"
+            raise CheckpointError(f"{described}: {name} {shown(value)} is not a token of {limits}")
+        return spelled
 
     ids = {word: index for index, word in enumerate(words)}
     unknown, start, end = token("unk_token", "[UNK]"), token("cls_token", "[CLS]"), token("sep_token", "[SEP]")
     for name in (unknown, start, end):
         if name not in ids:
-            raise CheckpointError(f"{vocab} does not list the special token {name!r}")
+            raise CheckpointError(f"{vocab} does not list the special token {shown(name)}")
     built = Backend(models.WordPiece(vocab=ids, unk_token=unknown, max_input_chars_per_word=100))
     built.normalizer = normalizers.BertNormalizer(
         lowercase=bool(raw.get("do_lower_case", True)),
@@ -317,6 +327,7 @@ def _wordpiece(vocab: Path, words: Sequence[str], raw: Mapping[str, Any]) -> tok
         special_tokens=[(start, ids[start]), (end, ids[end])],
     )
     built.decoder = decoders.WordPiece()
-    others = (token("pad_token", "[PAD]"), token("mask_token", "[MASK]"))
+    optional = (("pad_token", "[PAD]"), ("mask_token", "[MASK]"))
+    others = [token(*named) for named in optional if raw.get(*named) is not None]  # null says that there is none
     built.add_special_tokens([unknown, start, end, *(name for name in others if name in ids)])
     return built

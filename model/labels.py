@@ -11,6 +11,7 @@ import numpy as np
 
 from model.contract import FloatArray
 from model.errors import CheckpointError
+from model.files import shown
 
 ModelKind = Literal["embedding", "sparse", "classifier", "reranker"]
 """What a folder is served as; text-embeddings-inference's words, but for ``sparse``, an embedding model to it."""
@@ -101,13 +102,13 @@ def read_labels(config: Mapping[str, Any], file: Path) -> Labels | None:
     if named is None:
         num_labels = config.get("num_labels", DEFAULT_NUM_LABELS)
         if not isinstance(num_labels, int) or not 1 <= num_labels <= MAX_LABELS:
-            raise CheckpointError(f"{file}: num_labels {num_labels!r} is not a number of labels")
+            raise CheckpointError(f"{file}: num_labels {shown(num_labels)} is not a number of labels")
         named = {str(index): f"LABEL_{index}" for index in range(num_labels)}
     if not isinstance(named, dict) or not named or set(named) != {str(index) for index in range(len(named))}:
         raise CheckpointError(f"{file}: id2label does not name the labels 0, 1, ... one by one")
     problem_type = config.get("problem_type")
     if not isinstance(problem_type, str | None) or problem_type not in FUNCTIONS:
         known = [name for name in FUNCTIONS if name is not None]
-        raise CheckpointError(f"{file}: problem_type {problem_type!r} is not supported, only {known}")
+        raise CheckpointError(f"{file}: problem_type {shown(problem_type)} is not supported, only {known}")
     names = tuple(str(named[str(index)]) for index in range(len(named)))
     return Labels(names, "sigmoid" if len(names) == 1 else FUNCTIONS[problem_type])

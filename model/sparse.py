@@ -25,6 +25,7 @@ from torch import Tensor
 
 from model.contract import SparseVector
 from model.errors import CheckpointError
+from model.files import shown
 from model.heads import MaskedLMHead
 from model.pooling import Spans, max_pool, sum_pool
 
@@ -104,7 +105,7 @@ def find_splade(modules: Sequence[tuple[str, Path]], sentence: Mapping[str, Any]
         )
     if len(kinds) != 2 or kinds[0] not in ("Transformer", MASKED_LM_MODULE) or kinds[1] != POOLING_MODULE:
         raise CheckpointError(
-            f"{file}: modules {kinds} are not supported: behind the head of a masked language model only "
+            f"{file}: modules {shown(kinds)} are not supported: behind the head of a masked language model only "
             f"{POOLING_MODULE}, and nothing else"
         )
     return modules[1][1]
@@ -128,7 +129,7 @@ def read_splade(raw: Mapping[str, Any], file: Path) -> SpladePooling:
         ("activation_function", activation, ACTIVATIONS),
     ):
         if not isinstance(value, str) or value not in known:
-            raise CheckpointError(f"{file}: {name} {repr(value)[:80]} is not supported, only {list(known)}")
+            raise CheckpointError(f"{file}: {name} {shown(value)} is not supported, only {list(known)}")
     return SpladePooling(STRATEGIES[strategy], ACTIVATIONS[activation])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from model.errors import CheckpointError
+from model.files import shown
 from model.formats import Format, RawConfig
 from model.formats.bert import BERT
 from model.formats.distilbert import DISTILBERT
@@ -36,4 +37,4 @@ def find_format(raw: RawConfig, where: str) -> Format:
         if model_type in candidate.model_types:
             return candidate
     known = ", ".join(sorted(name for candidate in FORMATS for name in candidate.model_types))
-    raise CheckpointError(f"{where}: model_type {model_type!r} is not supported; supported are {known}")
+    raise CheckpointError(f"{where}: model_type {shown(model_type)} is not supported; supported are {known}")

@@ -26,7 +26,16 @@ import torch
 
 from model.embedder import Embedder
 from model.errors import CheckpointError
-from tests.model.folders import CONFIG, bert_tensors, write_bert, write_dense, write_json, write_modules, write_tensors
+from tests.model.folders import (
+    CONFIG,
+    bert_tensors,
+    write_bert,
+    write_dense,
+    write_json,
+    write_modules,
+    write_splade,
+    write_tensors,
+)
 from tests.model.formats.test_distilbert import RAW as DISTILBERT
 from tests.model.formats.test_electra import RAW as ELECTRA
 from tests.model.formats.test_modernbert import RAW as MODERNBERT
@@ -45,6 +54,7 @@ Breaking = Callable[[Path, random.Random], str]
 
 NASTY: list[Any] = [
     *(None, True, False, 0, -1, 1, 0.5, -0.0, 10**9, -(10**9), 2**63, 10**30, 1e30, 1e308, float("nan"), float("inf")),
+    *(10**400, -(10**400)),  # whole numbers of which no float can be made
     *(float("-inf"), "", "x", "x" * 100_000, "\0", "\ud800", "../../etc", "/dev/zero", "/etc/passwd", "..", "a" * 300),
     *([], {}, [[]], [None], {"": {}}, ["x"], [1, 2, 3], {"0": "a"}, "null", "\U0001f600", "bert", "gelu"),
 ]
@@ -97,10 +107,12 @@ def whole(folder: Path, kind: str) -> Path:
     elif kind == "sums":
         digest = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
         (folder / "SHA256SUMS").write_text(f"{digest}  config.json\n")
+    elif kind == "sparse":
+        write_splade(folder)
     return folder
 
 
-KINDS = ("plain", "dense", "sharded", "classifier", "vocab", "prompts", "sums")
+KINDS = ("plain", "dense", "sharded", "classifier", "vocab", "prompts", "sums", "sparse")
 
 
 # ---- ways to break one
@@ -281,9 +293,9 @@ def enlarge(folder: Path, draw: random.Random) -> str:
     sizes = [key for key, value in config.items() if isinstance(value, int)]
     many = draw.sample(sizes, min(len(sizes), draw.choice((1, 1, 2, 5))))
     for key in many:
-        config[key] = draw.choice((512, 4_096, 2**20, 2**24, 2**24 + 1, 10**9, 2**62, 10**100))
+        config[key] = draw.choice((512, 4_096, 2**20, 2**24, 2**24 + 1, 10**9, 2**62, 10**100, 10**400))
     (folder / "config.json").write_text(json.dumps(config))
-    return ", ".join(f"{key} = {config[key]:.3g}" for key in many)
+    return ", ".join(f"{key} = {str(config[key])[:20]}" for key in many)
 
 
 def enlarge_vocabulary(folder: Path, draw: random.Random) -> str:

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from model.errors import CheckpointError
-from model.files import MAX_NAME_CHARACTERS, check_file, inside, is_there, read_json_value, read_text
+from model.files import (
+    MAX_NAME_CHARACTERS,
+    MAX_SHOWN_CHARACTERS,
+    check_file,
+    inside,
+    is_there,
+    read_json_value,
+    read_text,
+    shown,
+)
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", "/dev/null", "fifo", "folder", "loop", "none"])
@@ -63,6 +72,51 @@ def test_a_file_that_has_grown_is_refused(tmp_path: Path) -> None:
     file.write_text("abcd")
     with pytest.raises(CheckpointError, match="file has more than the 4 bytes that it had"):
         read_text(Growing(file))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (5, "5"),
+        (1e30, "1e+30"),
+        (float("nan"), "nan"),
+        ("a\0", r"'a\x00'"),
+        (None, "None"),
+        ([1, "a"], "[1, 'a']"),
+        ({"a": [1]}, "{'a': [1]}"),
+        ("x" * 98, repr("x" * 98)),
+    ],
+)
+def test_a_value_of_a_file_is_repeated(value: object, said: str) -> None:
+    """As Python spells it, so that what cannot be seen can be."""
+    assert shown(value) == said
+
+
+def deep(levels: int) -> object:
+    """A list in a list in a list."""
+    value: object = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "begin"),
+    [
+        (10**400, "10000"),
+        (-(10**400), "-10000"),
+        ("x" * 100_000, "'xxxx"),
+        (["x" * 100_000] * 50, "['xxxx"),
+        (dict.fromkeys(range(50), "x" * 90), "{0: 'xxxx"),
+        (deep(50_000), "[["),
+    ],
+    ids=["number", "negative", "string", "list", "object", "deep"],
+)
+def test_a_long_value_is_repeated_in_part(value: object, begin: str) -> None:
+    """Whatever a file holds, a message stays a sentence: a number that no float holds, a list that no stack can."""
+    assert shown(value).startswith(begin)
+    assert "..." in shown(value)
+    assert len(shown(value)) <= MAX_SHOWN_CHARACTERS + len("...")
 
 
 def test_text_and_json_are_told_apart(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ def refused(folder: Path, *parts: str) -> None:
         read_tokenizer(read_folder(folder))
     for part in parts:
         assert part in str(caught.value)
+    assert len(str(caught.value)) < 1_000
 
 
 def test_a_whole_folder_is_read(folder: Path) -> None:
@@ -289,6 +290,21 @@ def test_a_maximum_length_that_is_no_number_is_named(folder: Path, limit: object
     refused(folder, "tokenizer_config.json", f"model_max_length {limit!r}")
 
 
+@pytest.mark.parametrize(
+    ("file", "field", "value"),
+    [
+        ("config.json", "vocab_size", 10**400),
+        ("config.json", "hidden_size", -(10**400)),
+        ("config.json", "num_hidden_layers", float("inf")),
+        ("sentence_bert_config.json", "max_seq_length", -(10**400)),
+    ],
+)
+def test_a_number_beyond_all_floats_is_named(folder: Path, file: str, field: str, value: float) -> None:
+    """JSON knows no largest number: the field and the beginning of its value, not an error of our own message."""
+    write_json(folder / file, {**read_json(folder / file), field: value})
+    refused(folder, file, f"{field} ", repr(value)[:20])
+
+
 @pytest.mark.parametrize("lower", [True, False])
 def test_lower_casing_is_read(folder: Path, lower: bool) -> None:
     """``do_lower_case`` of ``sentence_bert_config.json``."""
@@ -313,6 +329,7 @@ def test_prompts_are_read(folder: Path) -> None:
         ({"prompts": ["query"]}, "prompts is list"),
         ({"prompts": {"query": "q"}, "default_prompt_name": "passage"}, "default_prompt_name 'passage'"),
         ({"default_prompt_name": "query"}, "default_prompt_name 'query'"),
+        ({"prompts": {"p" * 9_999: "q"}, "default_prompt_name": "d" * 9_999}, "default_prompt_name 'dddd"),
     ],
 )
 def test_strange_prompts_are_refused(folder: Path, raw: object, reason: str) -> None:
@@ -379,3 +396,20 @@ def test_a_word_list_without_a_special_token_is_refused(folder: Path, name: str)
     with pytest.raises(CheckpointError, match=r"vocab\.txt does not list the special token") as caught:
         read_tokenizer(described)
     assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["unk_token", "cls_token", "sep_token", "pad_token", "mask_token"])
+@pytest.mark.parametrize("value", ["x" * 100_000, "", 5, True, [], {}, {"content": None}, {"content": "x" * 256}])
+def test_a_special_token_that_is_none_is_refused(folder: Path, name: str, value: object) -> None:
+    """Of absurd length or type: the file, the field and some of the value, in a sentence of bounded length."""
+    described = vocabulary(folder, **{name: value})
+    with pytest.raises(CheckpointError, match=rf"tokenizer_config\.json: {name} .* is not a token") as caught:
+        read_tokenizer(described)
+    assert len(str(caught.value)) < 1_000
+
+
+def test_a_model_may_do_without_two_special_tokens(folder: Path) -> None:
+    """Padding and masks, which no text needs; the other three stand in every text, and null is refused."""
+    backend = read_tokenizer(vocabulary(folder, pad_token=None, mask_token=None))
+    assert {str(token.content) for token in backend.get_added_tokens_decoder().values()} == {"[UNK]", "[CLS]", "[SEP]"}
+    refused(vocabulary(folder, cls_token=None).path, "tokenizer_config.json", "cls_token None")
