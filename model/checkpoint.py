@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -103,14 +104,15 @@ def load_encoder(
     config = _described(found.encoder_config, folder, config_file)
     head = _classifier_config(found, folder, config_file)
     masked_lm_config = _masked_lm_config(found, folder, config_file)
-    tensors = {_strip(key, found): (key, file) for key, file in files.items()}
-    if len(tensors) != len(files):
-        raise CheckpointError(f"{folder.transformer}: two tensors have the same name once prefixes are removed")
+    tensors, twins = _strip_names(files, found)
     sources = found.sources(config)
     head_sources = {} if head is None else _classifier_sources(head)
     if masked_lm_config is not None:
         head_sources = _masked_lm_sources(masked_lm_config, sources[TOKEN_TABLE], tensors)
-    ignored = _check_keys(found, [*sources.values(), *head_sources.values()], tensors)
+    ignored = (*_check_keys(found, [*sources.values(), *head_sources.values()], tensors), *twins)
+    if twins:
+        why = "are one tensor once the prefixes of their names are removed"
+        _check_twins(_Reader({key: (key, file) for key, file in files.items()}), twins, why)
     with torch.device("meta"), _WithoutInitialization():
         encoder = Encoder(config, attend)
     reader = _Reader(tensors)
@@ -190,20 +192,15 @@ def _load_masked_lm(
     table = encoder.embedding.tokens.weight  # (V, E)
     with torch.device("meta"), _WithoutInitialization():
         head = MaskedLMHead(config, encoder.config.hidden_size, table.shape[1], table.shape[0])
+    shared: dict[str, Tensor] = {}
     if config.is_tied:
+        shared["decoder.weight"] = table
         twins = {f"{config.decoder}.weight": sources["decoder.weight"][0]}
         if config.bias is not None:
             twins[f"{config.decoder}.bias"] = config.bias
-        for own, other in twins.items():
-            if own in reader and other in reader and not torch.equal(reader[own], reader[other]):
-                raise CheckpointError(
-                    f"{reader.file(own)}: tensors {own!r} and {other!r} differ, and config.json has tie_word_embeddings"
-                )
-    state = _read_state(head, sources, reader, table.dtype, table.device)
-    num_own = sum(tensor.numel() for tensor in state.values())
-    if config.is_tied:  # in the memory of the table
-        state["decoder.weight"] = table
-        num_own -= table.numel()
+        _check_twins(reader, twins, "are one tensor where config.json has tie_word_embeddings")
+    state = _read_state(head, sources, reader, table.dtype, table.device, shared)
+    num_own = sum(tensor.numel() for ours, tensor in state.items() if ours not in shared)
     head.load_state_dict(state, strict=True, assign=True)
     head.eval().requires_grad_(requires_grad=False)
     if pack:
@@ -347,6 +344,39 @@ def _strip(key: str, found: Format) -> str:
     return key
 
 
+def _strip_names(files: Mapping[str, Path], found: Format) -> tuple[dict[str, tuple[str, Path]], dict[str, str]]:
+    """Remove the prefixes of all names.
+
+    Returns
+    -------
+    dict
+        Stripped name -> the file's name of the tensor, and the file.
+    dict
+        Names that are another one's once stripped, and that other one.
+    """
+    tensors: dict[str, tuple[str, Path]] = {}
+    twins: dict[str, str] = {}
+    for key, file in files.items():
+        first, _ = tensors.setdefault(_strip(key, found), (key, file))
+        if first != key:
+            twins[key] = first
+    return tensors, twins
+
+
+def _check_twins(reader: _Reader, twins: Mapping[str, str], why: str) -> None:
+    """Refuse two names of one tensor where both are there and hold different numbers; compared bit by bit."""
+    for one, other in twins.items():
+        if one in reader and other in reader and not _is_same(reader[one], reader[other]):
+            raise CheckpointError(f"{reader.file(one)}: tensors {shown(one)} and {shown(other)} {why}, and they differ")
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are alike in everything; of any number format, some of which PyTorch does not compare."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    return torch.equal(one.flatten().view(torch.uint8), other.flatten().view(torch.uint8))
+
+
 def _check_keys(
     found: Format, sources: Sequence[tuple[str, ...]], tensors: Mapping[str, tuple[str, Path]]
 ) -> tuple[str, ...]:
@@ -397,10 +427,16 @@ def _read_state(
     reader: _Reader,
     dtype: torch.dtype,
     device: torch.device,
+    shared: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> dict[str, Tensor]:
-    """Read every parameter of ``module``: stacked, checked, in its final dtype and place."""
-    state = {}
+    """Read every parameter of ``module``: stacked, checked, in its final dtype and place.
+
+    Those of ``shared`` are in memory already, as another module's, and stay where they are.
+    """
+    state = dict(shared)
     for ours, expected in module.state_dict().items():
+        if ours in shared:
+            continue
         if ours not in sources:
             raise CheckpointError(f"no tensor is named for {ours!r}: the format is incomplete (a bug)")
         parts = [reader[key] for key in sources[ours]]

@@ -149,10 +149,44 @@ def test_prefixes_are_stripped(folder: Path, tmp_path: Path, prefix: str) -> Non
     assert_same_weights(load(write_bert(tmp_path / "wrapped", tensors=wrapped)), folder)
 
 
-def test_one_name_twice_is_refused(folder: Path) -> None:
-    """With and without its prefix, a tensor would be there twice."""
-    change(folder, **{f"bert.{QUERY}": torch.zeros(16, 16)})
-    refused(folder, "two tensors have the same name")
+@pytest.mark.parametrize(
+    "twin",
+    [
+        torch.zeros(16, 16),
+        bert_tensors()[QUERY].half(),
+        bert_tensors()[QUERY].T.contiguous(),
+        bert_tensors()[QUERY][:15],
+        torch.zeros(16, 16, dtype=torch.float8_e4m3fn),
+        torch.tensor(1.0),
+    ],
+    ids=["zeros", "half", "transposed", "shorter", "bytes", "number"],
+)
+def test_one_name_twice_with_different_numbers_is_refused(folder: Path, twin: torch.Tensor) -> None:
+    """With and without its prefix, a tensor is there twice: nobody can tell which of them counts, so both are named."""
+    change(folder, **{f"bert.{QUERY}": twin})
+    refused(folder, FILE, repr(QUERY), f"'bert.{QUERY}'", "they differ")
+
+
+def test_one_name_twice_with_the_same_numbers_is_one_tensor(folder: Path, tmp_path: Path) -> None:
+    """The second name is known and not used; so is that of a tensor without numbers, or of a single one."""
+    more = {name: bert_tensors()[QUERY] for name in (f"bert.{QUERY}", f"model.{QUERY}")}
+    more |= {name: torch.zeros(0) for name in ("pooler.a", "bert.pooler.a")}
+    more |= {name: torch.tensor(2, dtype=torch.int8) for name in ("pooler.b", "bert.pooler.b")}
+    change(folder, **more)
+    loaded = load(folder)
+    assert loaded.num_parameters == sum(tensor.numel() for tensor in bert_tensors().values())
+    assert len(loaded.ignored_keys) == len({*loaded.ignored_keys}) == 6
+    once = load(write_bert(tmp_path / "once"))
+    for name, tensor in once.encoder.state_dict().items():
+        assert torch.equal(loaded.encoder.state_dict()[name], tensor)
+
+
+def test_twins_in_two_shards_are_compared_too(folder: Path) -> None:
+    """And the file of the second name is told."""
+    _, first, second = shard(folder)
+    key = min(first)
+    write_tensors(folder / "model-00002-of-00002.safetensors", {**second, f"bert.{key}": first[key] + 1})
+    refused(folder, "model-00002-of-00002.safetensors", repr(key), f"'bert.{key}'", "they differ")
 
 
 def shard(folder: Path) -> tuple[Path, Tensors, Tensors]:
