@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -34,8 +34,6 @@ log = logging.getLogger("eyeline.model")
 Strategy = Literal["max", "sum"]
 SpladeActivation = Literal["relu", "log1p_relu"]
 
-STRATEGIES: Mapping[str, Strategy] = {"max": "max", "sum": "sum"}
-ACTIVATIONS: Mapping[str, SpladeActivation] = {"relu": "relu", "log1p_relu": "log1p_relu"}
 DEFAULTS = {"pooling_strategy": "max", "activation_function": "relu"}
 """What sentence-transformers takes where the folder does not say."""
 
@@ -123,14 +121,12 @@ def read_splade(raw: Mapping[str, Any], file: Path) -> SpladePooling:
         if name not in raw:
             log.warning("%s does not state %s: it is %s, the default", file, name, value)
     stated = {**DEFAULTS, **raw}
-    strategy, activation = stated["pooling_strategy"], stated["activation_function"]
-    for name, value, known in (
-        ("pooling_strategy", strategy, STRATEGIES),
-        ("activation_function", activation, ACTIVATIONS),
-    ):
-        if not isinstance(value, str) or value not in known:
-            raise CheckpointError(f"{file}: {name} {shown(value)} is not supported, only {list(known)}")
-    return SpladePooling(STRATEGIES[strategy], ACTIVATIONS[activation])
+    for name, choices in (("pooling_strategy", Strategy), ("activation_function", SpladeActivation)):
+        if stated[name] not in get_args(choices):
+            raise CheckpointError(
+                f"{file}: {name} {shown(stated[name])} is not supported, only {list(get_args(choices))}"
+            )
+    return SpladePooling(stated["pooling_strategy"], stated["activation_function"])
 
 
 @dataclass(frozen=True, slots=True)
