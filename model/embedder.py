@@ -43,7 +43,8 @@ from model.errors import (
     ExplanationError,
     ModelKindError,
 )
-from model.folder import ModelFolder, read_folder, read_tokenizer
+from model.fit import make_tokenizer
+from model.folder import ModelFolder, read_folder
 from model.heads import Dense
 from model.int8 import has_kernel, observe_inputs, quantize_linear_layers
 from model.labels import INSTEAD, ModelKind
@@ -51,12 +52,9 @@ from model.maps import Units, units_among
 from model.memory import raising_memory_error
 from model.pooling import POOLING_FUNCTIONS, Pooling, Spans, finish
 from model.similarity import Projection, WideArray, similarity_map
-from model.tokenizer import SpecialTokens, Text, Tokenizer, TokenizerConfig
+from model.tokenizer import SpecialTokens, Text, Tokenizer
 
 ATTENTION_PATHS: dict[Literal["fused", "explicit"], Attend] = {"fused": attend_fused, "explicit": attend_explicit}
-
-_SHORTEST_MAX_LENGTH = 3
-"""A model must read at least one token between its special tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +201,7 @@ class Embedder:
         keep_freed_memory()
         described = read_folder(Path(folder))
         loaded = load_encoder(described, number_format, place, ATTENTION_PATHS[attention], pack=not is_int8)
-        tokenizer = _make_tokenizer(described, loaded, special_tokens)
+        tokenizer = make_tokenizer(described, loaded.encoder.config, special_tokens)
         _check_widths(described, loaded)
         if is_int8:
             _quantize(loaded.encoder, tokenizer)
@@ -565,33 +563,3 @@ def _quantize(encoder: Encoder, tokenizer: Tokenizer) -> None:
     batches = calibration_batches(tokenizer, calibration_texts())
     ranges = observe_inputs(encoder, lambda: [encoder(batch) for batch in batches])
     quantize_linear_layers(encoder, ranges)
-
-
-def _make_tokenizer(folder: ModelFolder, loaded: LoadedEncoder, special_tokens: SpecialTokens) -> Tokenizer:
-    """Build the tokenizer and check that it fits the encoder."""
-    limits = [limit for limit in (folder.max_length, loaded.encoder.config.max_positions) if limit is not None]
-    if not limits:
-        raise CheckpointError(
-            f"{folder.path} does not say how long a text may be: set max_seq_length in sentence_bert_config.json"
-        )
-    tokenizer = Tokenizer(
-        read_tokenizer(folder),
-        TokenizerConfig(
-            max_length=min(limits),
-            lowercase=folder.lowercase,
-            prompts=folder.prompts,
-            default_prompt_name=folder.default_prompt_name,
-            special_tokens=special_tokens,
-        ),
-    )
-    rows = loaded.encoder.config.vocab_size
-    if tokenizer.vocab_size > rows:
-        raise CheckpointError(
-            f"{folder.transformer}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, "
-            f"the embedding table has {rows} rows"
-        )
-    if tokenizer.max_length < max(_SHORTEST_MAX_LENGTH, tokenizer.num_special_tokens + 1):
-        raise CheckpointError(
-            f"{folder.path}: a maximum length of {tokenizer.max_length} tokens leaves no room for text"
-        )
-    return tokenizer

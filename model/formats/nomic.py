@@ -46,9 +46,9 @@ def authors_config(raw: RawConfig) -> EncoderConfig:
     activation = raw["activation_function"]
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation_function {activation!r} is not supported, only {sorted(ACTIVATIONS)}")
-    bias = raw.get("mlp_fc1_bias", True)
-    if raw.get("mlp_fc2_bias", True) != bias:
-        raise ValueError(f"mlp_fc2_bias {not bias} is not supported with mlp_fc1_bias {bias}, only equal values")
+    bias, other = raw.get("mlp_fc1_bias", True), raw.get("mlp_fc2_bias", True)
+    if other != bias:
+        raise ValueError(f"mlp_fc2_bias {other!r} is not supported with mlp_fc1_bias {bias!r}, only equal values")
     attention_bias = raw.get("qkv_proj_bias", True)
     return EncoderConfig(
         vocab_size=rounded_up(raw["vocab_size"], raw.get("pad_vocab_size_multiple") or 1),

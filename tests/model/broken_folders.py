@@ -19,13 +19,14 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from model.embedder import Embedder
-from model.errors import CheckpointError
+from model.errors import CheckpointError, PairError
 from tests.model.folders import (
     CONFIG,
     bert_tensors,
@@ -197,6 +198,17 @@ def change_json(folder: Path, draw: random.Random) -> str:
     return f"{file.name}: {', '.join(changes)}"
 
 
+def change_additions(folder: Path, draw: random.Random) -> str:
+    """Change a place of what tokenizer.json puts around every text, which is little of that file."""
+    file = folder / "tokenizer.json"
+    if not file.exists():
+        return change_json(folder, draw)
+    content = json.loads(file.read_text())
+    change = spoil(content["post_processor"], draw)
+    file.write_text(json.dumps(content))
+    return f"post_processor: {change}"
+
+
 def change_family(folder: Path, draw: random.Random) -> str:
     """Take another family's config.json, with a place changed."""
     config = dict(draw.choice(families()))
@@ -316,7 +328,7 @@ def enlarge_vocabulary(folder: Path, draw: random.Random) -> str:
 
 BREAKINGS: tuple[Breaking, ...] = (
     *(flip_bits, cut, lengthen, swap, remove, change_json, change_json, change_family, change_family, replace_json),
-    *(change_header, change_header, link, name_outside, enlarge, enlarge_vocabulary),
+    *(change_additions, change_header, change_header, link, name_outside, enlarge, enlarge_vocabulary),
 )
 
 
@@ -328,6 +340,8 @@ def try_folder(folder: Path) -> tuple[str, str]:
     try:
         embedder = Embedder.load(folder, dtype="float32", device="cpu", threads=1)
         embedder.run(embedder.tokenizer.encode(["the cat sat."]), [embedder.own_output])
+        with suppress(PairError):
+            embedder.run(embedder.tokenizer.encode([("the cat", "a dog")]), [embedder.own_output])
     except CheckpointError as error:
         return "refused", str(error)
     except BaseException as error:  # a panic of a library written in Rust is no Exception
