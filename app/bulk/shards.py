@@ -18,16 +18,15 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from app.bulk.encode import Watcher, encode_file
 from app.bulk.errors import BulkError, BulkUsageError, write_failure
 from app.bulk.options import BulkOptions
+from app.bulk.records import as_stored, difference, read_record, write_record
 from app.bulk.window import BulkLimits
 from model.embedder import Embedder
 
@@ -35,7 +34,12 @@ SHARD_ROWS = 16_384
 """Four windows: minutes of a CPU core, seconds of a GPU. Shorter ones leave no worker idle at the end, longer ones make
 fewer files."""
 
+MAX_SHARDS = 100_000
+"""Their names have five digits: with more, the order of names would not be that of the corpus."""
+
 JOB_VERSION = 1
+
+_DIGESTS = frozenset({"model", "input files"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,10 @@ class Shard:
 class Counts:
     """What came of a shard, or of all: over every run that worked at it."""
 
-    num_rows: int = 0
-    num_skipped: int = 0
-    num_truncated: int = 0
-    num_clipped: int = 0
+    num_rows: int
+    num_skipped: int
+    num_truncated: int
+    num_clipped: int
 
     def __add__(self, other: Counts) -> Counts:
         """Return the sum."""
@@ -115,7 +119,18 @@ def cut(files: Mapping[Path, int], shard_rows: int) -> list[Shard]:
         How many rows each file has, in the order of the corpus.
     shard_rows : int
         Rows of a shard; the last of a file may have fewer.
+
+    Raises
+    ------
+    BulkUsageError
+        If there would be more than :data:`MAX_SHARDS`.
     """
+    num_shards = sum(-(-num_rows // shard_rows) for num_rows in files.values())
+    if num_shards > MAX_SHARDS:
+        raise BulkUsageError(
+            f"{shard_rows} rows to a shard make {num_shards} shards, and at most {MAX_SHARDS} can be: "
+            "cut the corpus into larger ones, or put its files together"
+        )
     stretches = [
         (path, range(start, min(start + shard_rows, num_rows)))
         for path, num_rows in files.items()
@@ -156,35 +171,26 @@ class ShardedJob:
         """
         try:
             files = {path.name: _digest(path) for path in inputs}
-            # as it comes back from the disk
-            wanted = json.loads(json.dumps({**identity, "input files": files, "shard rows": shard_rows}))
+            wanted = as_stored({**identity, "input files": files, "shard rows": shard_rows})
             (self._folder / "_reports").mkdir(parents=True, exist_ok=True)
             if self._job.exists():
                 self._compare(wanted)
                 return
             if any(self._folder.glob("*.parquet")):
                 raise BulkError(f"{self._folder} holds Parquet files of something else; name another folder")
-            _write(self._job, {"version": JOB_VERSION, "identity": wanted})
+            write_record(self._job, {"version": JOB_VERSION, "identity": wanted})
         except OSError as error:
             raise write_failure(self._folder, error) from error
 
     def _compare(self, wanted: Mapping[str, Any]) -> None:
         """Refuse to mix the rows of two jobs."""
-        content = _read(self._job)
+        content = read_record(self._job)
         there = content.get("identity") if content.get("version") == JOB_VERSION else None
         if not isinstance(there, dict):
             raise BulkError(f"{self._job} is not what this program writes; name another folder")
-        for name, value in wanted.items():
-            if there.get(name) != value:
-                # a digest says nothing to a reader
-                values = (
-                    ""
-                    if name in {"model", "input files"}
-                    else f" ({json.dumps(there.get(name))}, now {json.dumps(value)})"
-                )
-                raise BulkError(
-                    f"{self._folder} was begun with another {name}{values}; name another folder, or delete this one"
-                )
+        differs = difference(there, wanted, digests=_DIGESTS)
+        if differs is not None:
+            raise BulkError(f"{self._folder} was begun with another {differs}; name another folder, or delete this one")
 
     def is_done(self, shard: Shard) -> bool:
         """Whether a shard's output is whole, and counted."""
@@ -207,7 +213,7 @@ class ShardedJob:
         done = encode_file(options, embedder, limits, watcher, io.BytesIO())
         counts = Counts(done.num_rows, done.num_skipped, done.num_truncated, done.num_clipped)
         try:
-            _write(self._report(shard), asdict(counts))
+            write_record(self._report(shard), asdict(counts))
         except OSError as error:
             raise write_failure(self._report(shard), error) from error
         return counts
@@ -220,19 +226,29 @@ class ShardedJob:
         BulkError
             If an output or its report is missing.
         """
-        total = Counts()
+        total = Counts(num_rows=0, num_skipped=0, num_truncated=0, num_clipped=0)
         for shard in shards:
             if not (self._folder / shard.name).exists():
                 raise BulkError(f"{self._folder / shard.name} is missing, though {self._report(shard).name} counts it")
-            try:
-                total += Counts(**_read(self._report(shard)))
-            except (OSError, TypeError) as error:
-                raise BulkError(f"{self._report(shard)} is not what this program writes; delete it") from error
+            total += self._counts(shard)
         try:
-            _write(self._folder / "_SUCCESS", asdict(total))
+            write_record(self._folder / "_SUCCESS", asdict(total))
         except OSError as error:
             raise write_failure(self._folder / "_SUCCESS", error) from error
         return total
+
+    def _counts(self, shard: Shard) -> Counts:
+        """Read a report; a field that is missing is no 0."""
+        path = self._report(shard)
+        try:
+            content = read_record(path)
+        except OSError as error:
+            raise BulkError(f"{path} cannot be read ({error.strerror or error})") from error
+        if set(content) != {field.name for field in fields(Counts)} or not all(
+            isinstance(value, int) for value in content.values()
+        ):
+            raise BulkError(f"{path} is not what this program writes; delete it")
+        return Counts(**content)
 
     def _report(self, shard: Shard) -> Path:
         return self._folder / "_reports" / f"{Path(shard.name).stem}.json"
@@ -246,22 +262,3 @@ def num_texts(shards: Sequence[Shard]) -> int:
 def _digest(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Read what :func:`_write` wrote; nothing, where that is something else."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a small file, whole or not at all; raises OSError."""
-    temporary = path.with_name(f"{path.name}.new")
-    with temporary.open("wb") as stream:
-        stream.write(json.dumps(content, indent=2).encode())
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)

@@ -7,11 +7,10 @@ whole; what lies behind them is cut off and made again.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,8 +19,11 @@ from app.bulk.errors import BulkError, write_failure
 from app.bulk.identity import Fingerprint
 from app.bulk.options import BulkOptions
 from app.bulk.output import Layout
+from app.bulk.records import as_stored, difference, read_record, write_record
 
 STATE_VERSION = 1
+
+_DIGESTS = frozenset({"model"})
 
 Append = Callable[[int, bytes], None]
 """Adds bytes to an open file. Passed in, so that a test can have a full disk."""
@@ -92,7 +94,7 @@ class PartFiles:
         self, options: BulkOptions, layout: Layout, identity: Mapping[str, Any], append: Append = append_all
     ) -> None:
         self._options, self._layout, self._append = options, layout, append
-        self._identity: dict[str, Any] = json.loads(json.dumps(identity))  # as it comes back from the disk
+        self._identity = as_stored(identity)
         self._descriptors: list[int] = []
         self.progress = Progress()
 
@@ -220,12 +222,9 @@ class PartFiles:
         advice = f"delete {options.part.name} and {options.state.name}, or give --overwrite, to begin again"
         if stored is None:
             return f"{options.part} is there, and no state that counts its rows; {advice}" if any(sizes) else None
-        there = self._read_state()["identity"]
-        for name, wanted in self._identity.items():
-            if there.get(name) != wanted:
-                # a digest says nothing to a reader
-                values = "" if name == "model" else f" ({json.dumps(there.get(name))}, now {json.dumps(wanted)})"
-                return f"{options.part} was begun with another {name}{values}; {advice}"
+        differs = difference(self._read_state()["identity"], self._identity, digests=_DIGESTS)
+        if differs is not None:
+            return f"{options.part} was begun with another {differs}; {advice}"
         # Before there are rows, the heads may be missing too: they are written behind the first state.
         if stored.num_rows and any(size < counted for size, counted in zip(sizes, stored.sizes, strict=True)):
             return f"{options.part} is shorter than its state says; {advice}"
@@ -241,27 +240,29 @@ class PartFiles:
 
     def _read_state(self) -> dict[str, Any]:
         """Read the state file."""
+        content = read_record(self._options.state)
+        if content.get("version") != STATE_VERSION or set(content) != {"version", "identity", "progress", "moves"}:
+            raise self._strange_state()
+        if not isinstance(content["identity"], dict):
+            raise self._strange_state()
+        return content
+
+    def _strange_state(self) -> BulkError:
         path = self._options.state
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if content["version"] != STATE_VERSION or set(content) != {"version", "identity", "progress", "moves"}:
-                raise ValueError(content["version"])
-            if not isinstance(content["identity"], dict):
-                raise TypeError
-            return dict(content)
-        except (ValueError, KeyError, TypeError) as error:
-            raise BulkError(f"{path} is not what this program writes; delete it and {self._options.part}") from error
+        return BulkError(f"{path} is not what this program writes; delete it and {self._options.part}")
 
     def _stored(self) -> Progress | None:
         """Return the progress on the disk."""
         if not self._options.state.exists():
             return None
         content = self._read_state()["progress"]
+        # a field that is missing is no 0
+        if not isinstance(content, dict) or set(content) != {field.name for field in fields(Progress)}:
+            raise self._strange_state()
         try:
             return Progress(**{**content, "sizes": tuple(content["sizes"])})
-        except (KeyError, TypeError) as error:
-            path = self._options.state
-            raise BulkError(f"{path} is not what this program writes; delete it and {self._options.part}") from error
+        except TypeError as error:
+            raise self._strange_state() from error
 
     def _moves(self) -> list[tuple[Path, Path]]:
         """Return the renames that are left to do."""
@@ -276,13 +277,7 @@ class PartFiles:
             "progress": asdict(progress),
             "moves": [[source.name, target.name] for source, target in moves],
         }
-        path = self._options.state
-        temporary = path.with_name(f"{path.name}.new")
-        with temporary.open("wb") as stream:
-            stream.write(json.dumps(content, indent=2).encode())
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        write_record(self._options.state, content)
         self.progress = progress
 
     def _sync_folder(self) -> None:

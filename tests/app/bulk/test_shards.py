@@ -14,7 +14,7 @@ from pyarrow import parquet
 from app.bulk.encode import identity_of
 from app.bulk.errors import BulkError, BulkUsageError
 from app.bulk.options import BulkOptions
-from app.bulk.shards import Counts, Shard, ShardedJob, cut, find_inputs, num_texts
+from app.bulk.shards import MAX_SHARDS, Counts, Shard, ShardedJob, cut, find_inputs, num_texts
 from model.embedder import Embedder
 from tests.app.bulk.jobs import LIMITS, RecordingWatcher, make_options
 from tests.tiny import make_bert_folder
@@ -78,6 +78,11 @@ class Job:
         return [shard.number for shard in self.shards if not self.job.is_done(shard)]
 
 
+def counts(rows: int, skipped: int = 0) -> Counts:
+    """Nothing truncated, nothing clipped."""
+    return Counts(num_rows=rows, num_skipped=skipped, num_truncated=0, num_clipped=0)
+
+
 def read_folder(folder: Path) -> tuple[list[int], Any]:
     """Ids and embeddings of all files, in the order of their names."""
     tables = [parquet.read_table(path) for path in sorted(folder.glob("*.parquet"))]
@@ -98,6 +103,20 @@ def test_shards_cover_every_row_once_and_in_order(corpus: Path) -> None:
     ]
     assert [shard.name for shard in shards] == [f"part-0000{number}.parquet" for number in range(6)]
     assert num_texts(shards) == len(TEXTS)
+
+
+def test_names_of_shards_are_in_the_order_of_the_corpus() -> None:
+    """As many as have names of equal length; one more is refused before any is made, by how many there would be."""
+    names = [shard.name for shard in cut({Path("a.parquet"): MAX_SHARDS // 2, Path("b.parquet"): MAX_SHARDS}, 2)]
+    assert len(names) == MAX_SHARDS * 3 // 4
+    assert sorted(names) == names
+    assert len(cut({Path("a.parquet"): MAX_SHARDS}, 1)) == MAX_SHARDS
+    with pytest.raises(
+        BulkUsageError, match=rf"1 rows to a shard make {MAX_SHARDS + 1} shards, and at most {MAX_SHARDS}"
+    ):
+        cut({Path("a.parquet"): MAX_SHARDS, Path("b.parquet"): 1}, 1)
+    with pytest.raises(BulkUsageError, match=r"10 rows to a shard make 100000000000 shards"):
+        cut({Path("a.parquet"): 10**12}, 10)
 
 
 def test_inputs_are_the_parquet_files_of_a_folder(corpus: Path) -> None:
@@ -121,7 +140,7 @@ def test_whoever_encodes_what_when_the_folder_is_the_corpus_in_order(corpus: Pat
     for number in (4, 0, 5, 2, 3, 1):
         Job(corpus, embedder).encode(number)
     job = Job(corpus, embedder)
-    assert job.job.finish(job.shards) == Counts(num_rows=50)
+    assert job.job.finish(job.shards) == counts(50)
     ids, embeddings = read_folder(job.folder)
     assert ids == list(range(50))
     np.testing.assert_allclose(embeddings, embedder.encode(TEXTS), atol=1e-6)
@@ -161,7 +180,7 @@ def test_the_rows_of_a_killed_worker_are_gone_on_with(corpus: Path, embedder: Em
         job.job.encode(job.shards[0], embedder, LIMITS, Killed())
     assert job.rest() == [0, 1, 2, 3, 4, 5]
     again = Job(corpus, embedder)
-    assert again.encode(0) == Counts(num_rows=10)
+    assert again.encode(0) == counts(10)
     assert again.watcher.begun_at == 4
     assert again.watcher.num_encoded == 6
 
@@ -177,7 +196,7 @@ def test_what_is_left_out_is_counted_over_all_shards(corpus: Path, embedder: Emb
     lenient.begin()
     for number in lenient.rest():
         lenient.encode(number)
-    assert lenient.job.finish(lenient.shards) == Counts(num_rows=25, num_skipped=1)
+    assert lenient.job.finish(lenient.shards) == counts(25, skipped=1)
     assert read_folder(lenient.folder)[0] == [*range(24), 25]
     assert len(lenient.watcher.messages) == 1
 
@@ -225,8 +244,18 @@ def test_nothing_is_marked_as_whole_that_is_not(corpus: Path, embedder: Embedder
     report = job.folder / "_reports/part-00003.json"
     content = report.read_bytes()
     report.unlink()
-    with pytest.raises(BulkError, match=r"part-00003\.json is not what"):
+    with pytest.raises(BulkError, match=r"part-00003\.json cannot be read \(No such file"):
         job.job.finish(job.shards)
+    for strange in (
+        b"",
+        b"{}",
+        b'{"num_rows": 10}',
+        content.replace(b"10", b'"10"'),
+        content.replace(b"{", b'{"a": 1,'),
+    ):
+        report.write_bytes(strange)
+        with pytest.raises(BulkError, match=r"part-00003\.json is not what this program writes; delete it"):
+            job.job.finish(job.shards)
     report.write_bytes(content)
     (job.folder / "part-00002.parquet").unlink()
     with pytest.raises(BulkError, match=r"part-00002\.parquet is missing"):

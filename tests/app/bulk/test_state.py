@@ -350,6 +350,8 @@ def test_a_part_that_lost_rows_is_refused(bench: Bench) -> None:
         '{"version": 1, "identity": [], "progress": {}, "moves": []}',
         '{"version": 1, "identity": {}, "progress": {}, "moves": []}',
         '{"version": 1, "identity": {}, "progress": {"sizes": [], "more": 1}, "moves": []}',
+        '{"version": 1, "identity": {}, "progress": {"sizes": []}, "moves": []}',
+        "[" * 100_000,
     ],
 )
 def test_a_state_that_is_none_is_refused(bench: Bench, content: str) -> None:
