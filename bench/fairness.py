@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import threading
+import time
 from collections.abc import Sequence
 
 from bench.server import EYELINE, Answered, Load, Server, eyeline_command, running
@@ -28,7 +29,7 @@ def beside(server: Server, flood: Load, short: Sequence[str], long: Sequence[str
     """Measure short requests in the middle of a flood."""
     flooding = threading.Thread(target=server.run, args=(flood, long, seconds + 2 * LEAD_SECONDS))
     flooding.start()
-    threading.Event().wait(LEAD_SECONDS)
+    time.sleep(LEAD_SECONDS)
     answered = server.run(SHORT_LOAD, short, seconds)
     flooding.join()
     return answered
