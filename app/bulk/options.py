@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast, get_args
 
@@ -174,14 +174,38 @@ def read_options(arguments: argparse.Namespace) -> BulkOptions:
         If the formats are unknown, or an option has no meaning for them.
     """
     source = None if arguments.input == "-" else Path(arguments.input)
-    options = BulkOptions(
+    files = BulkOptions(
         input=source,
         input_kind=arguments.input_format or input_kind(source),
         output=arguments.output,
         output_kind=_output_kind(arguments.output),
-        column=arguments.column,
+    )
+    options = replace(
+        read_rows_and_embeddings(arguments, files),
         has_header=arguments.header,
+        chunking=chunk_options.read_chunking(arguments),
+        overwrite=arguments.overwrite,
+        window_texts=arguments.window,
+    )
+    check_together(options)
+    return options
+
+
+def read_rows_and_embeddings(arguments: argparse.Namespace, files: BulkOptions) -> BulkOptions:
+    """Read what :func:`add_row_arguments` and :func:`add_embedding_arguments` have added.
+
+    Parameters
+    ----------
+    arguments : argparse.Namespace
+        Parsed.
+    files : BulkOptions
+        Of which file, into which file.
+    """
+    return replace(
+        files,
+        column=arguments.column,
         keep=tuple(arguments.keep or ()),
+        skip_bad=arguments.skip_bad,
         normalize=arguments.normalize,
         dimensions=arguments.dimensions,
         output_dtype=arguments.output_dtype,
@@ -189,13 +213,7 @@ def read_options(arguments: argparse.Namespace) -> BulkOptions:
         prompt=arguments.prompt,
         truncate=arguments.truncate,
         attention_stats=arguments.attention_stats,
-        chunking=chunk_options.read_chunking(arguments),
-        skip_bad=arguments.skip_bad,
-        overwrite=arguments.overwrite,
-        window_texts=arguments.window,
     )
-    check_together(options)
-    return options
 
 
 def check_files(options: BulkOptions) -> None:

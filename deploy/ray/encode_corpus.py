@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """Build the parser."""
     parser = argparse.ArgumentParser(prog="encode_corpus", description=__doc__, allow_abbrev=False)
-    parser.add_argument("input", type=Path, metavar="IN", help="a .parquet file, or a folder of such")
-    parser.add_argument("output", type=Path, metavar="OUT", help="folder to make, or to go on with")
+    parser.add_argument("input", type=_absolute, metavar="IN", help="a .parquet file, or a folder of such")
+    parser.add_argument("output", type=_absolute, metavar="OUT", help="folder to make, or to go on with")
     bulk_options.add_row_arguments(parser.add_argument_group("reading"))
     bulk_options.add_embedding_arguments(parser)
     cli.add_model_settings(parser)
@@ -140,31 +140,24 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _absolute(name: str) -> Path:
+    """Return a path as workers find it, whose current folder is another one than this process's."""
+    return Path(name).absolute()
+
+
 def read_settings(arguments: argparse.Namespace) -> Settings:
     """Read the model's settings; raises :class:`~app.settings.SettingsError`."""
     if arguments.threads is None and "EYELINE_THREADS" not in os.environ and not arguments.gpus_per_worker:
         arguments.threads = str(arguments.cpus_per_worker)  # a worker sees all cores of its node, and owns these
-    return cli.settings_of_one_model(arguments, os.environ)
+    settings = cli.settings_of_one_model(arguments, os.environ)
+    models = tuple(replace(spec, folder=spec.folder.absolute()) for spec in settings.model)
+    return settings.model_copy(update={"model": models})
 
 
 def read_options(arguments: argparse.Namespace) -> BulkOptions:
     """Say how texts are encoded; raises :class:`~app.bulk.errors.BulkUsageError`."""
-    options = BulkOptions(
-        input=arguments.input,
-        input_kind="parquet",
-        output=arguments.output,
-        output_kind="parquet",
-        column=arguments.column,
-        keep=tuple(arguments.keep or ()),
-        normalize=arguments.normalize,
-        dimensions=arguments.dimensions,
-        output_dtype=arguments.output_dtype,
-        prompt_name=arguments.prompt_name,
-        prompt=arguments.prompt,
-        truncate=arguments.truncate,
-        attention_stats=arguments.attention_stats,
-        skip_bad=arguments.skip_bad,
-    )
+    files = BulkOptions(arguments.input, "parquet", arguments.output, "parquet")
+    options = bulk_options.read_rows_and_embeddings(arguments, files)
     bulk_options.check_together(options)
     for flag, value in (
         ("--workers", arguments.workers),

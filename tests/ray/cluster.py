@@ -81,12 +81,14 @@ class Cluster:
         )
         return None if done.returncode == 0 else f"{done.stdout}{done.stderr}"
 
-    def run(self, log: Path, *arguments: object, environ: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """Start a driver: Python with these arguments, its output in ``log``."""
+    def run(
+        self, log: Path, *arguments: object, environ: Mapping[str, str] | None = None, folder: Path = ROOT
+    ) -> subprocess.Popen[bytes]:
+        """Start a driver in a folder: Python with these arguments, its output in ``log``."""
         variables = environment({**RAY_ENVIRONMENT, "RAY_ADDRESS": self.address, **(environ or {})})
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [str(RAY_PYTHON), *map(str, arguments)], cwd=ROOT, env=variables, stdout=output, stderr=output
+                [str(RAY_PYTHON), *map(str, arguments)], cwd=folder, env=variables, stdout=output, stderr=output
             )
         self._started.append(process)
         return process

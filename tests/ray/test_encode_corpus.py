@@ -158,3 +158,16 @@ def test_a_bad_row_ends_the_run_with_its_place(cluster: Cluster, tmp_path: Path)
     assert said == [f"encode_corpus: {tmp_path}/in/a.parquet, row 2: column 'text' is null, not a string"]
     assert small.run("skipped.log", "--skip-bad") == (0, ["out: 2 texts in 1 file; 0 truncated, 1 left out"])
     assert small.read()[0] == [0, 2]
+
+
+def test_relative_names_are_those_of_the_driver(cluster: Cluster, tmp_path: Path) -> None:
+    """Workers, whose current folder is another one, find the input, the output and the model all the same."""
+    (tmp_path / "in").mkdir()
+    parquet.write_table(pa.table({"text": ["a cat", "a dog"]}), tmp_path / "in/a.parquet")
+    model = os.path.relpath(MODEL, tmp_path)
+    driver = cluster.run(
+        tmp_path / "log", "-m", "deploy.ray.encode_corpus", "in", "out", "--model", model, folder=tmp_path
+    )
+    assert driver.wait(PATIENCE_SECONDS) == 0, last_lines(tmp_path / "log")
+    assert parquet.read_table(tmp_path / "out/part-00000.parquet").num_rows == 2
+    assert (tmp_path / "out/_SUCCESS").exists()

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from app.bulk.errors import BulkError, BulkUsageError
-from app.bulk.options import BulkOptions, add_arguments, check_files, read_options
+from app.bulk.options import (
+    BulkOptions,
+    add_arguments,
+    add_embedding_arguments,
+    add_row_arguments,
+    check_files,
+    read_options,
+    read_rows_and_embeddings,
+)
 from model.chunking import Chunking
 from tests.app.bulk.jobs import make_options
 
@@ -148,3 +156,18 @@ def test_parquet_without_pyarrow_says_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BulkError, match=r"pip install 'eyeline\[parquet\]'"):
         check_files(make_options(tmp_path / source, tmp_path / output))
+
+
+def test_what_is_asked_of_rows_and_embeddings_is_read_in_one_place() -> None:
+    """Every argument of the two groups is a field of the options, and none is left out; the files stay as they were."""
+    parser = argparse.ArgumentParser()
+    add_row_arguments(parser.add_argument_group())
+    add_embedding_arguments(parser)
+    files = BulkOptions(Path("a.parquet"), "parquet", Path("out"), "parquet", window_texts=7)
+    assert read_rows_and_embeddings(parser.parse_args([]), files) == files
+    flags = ["--column=c", "--keep=k", "--skip-bad", "--no-normalize", "--dimensions=3", "--output-dtype=int8"]
+    flags += ["--prompt-name=n", "--prompt=p", "--no-truncate", "--attention-stats"]
+    arguments = parser.parse_args(flags)
+    read = read_rows_and_embeddings(arguments, files)
+    assert {name: getattr(read, name) for name in vars(arguments)} == {**vars(arguments), "keep": ("k",)}
+    assert (read.input, read.output, read.window_texts) == (files.input, files.output, 7)
