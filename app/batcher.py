@@ -497,7 +497,7 @@ def _context_of(batch: Sequence[_Text]) -> Context:
 
 def _is_finite(row: Row) -> bool:
     """Whether no array of the row holds a NaN or an infinity."""
-    arrays = [row.embedding, row.chunks, row.token_states, row.logits, row.maps]
+    arrays = [row.embedding, row.chunks, row.token_states, row.token_vectors, row.logits, row.maps]
     arrays += [] if row.sparse_vector is None else [row.sparse_vector.value]
     if row.attention is not None:  # its statistics are NaN where one has no meaning
         arrays += [row.attention.rollout, row.attention.kept_mass]

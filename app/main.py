@@ -363,7 +363,7 @@ def gives_finite_output(embedder: Embedder) -> bool:
     """
     inputs = embedder.tokenizer.encode(["Eyeline", "Eyeline shows where it looked."])
     rows = embedder.run(inputs, [embedder.own_output] * len(inputs))
-    found = [part for row in rows for part in (row.embedding, row.logits) if part is not None]
+    found = [part for row in rows for part in (row.embedding, row.logits, row.token_vectors) if part is not None]
     found += [row.sparse_vector.value for row in rows if row.sparse_vector is not None]
     return all(bool(np.isfinite(part).all()) for part in found)
 

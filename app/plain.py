@@ -89,8 +89,14 @@ def as_list(texts: str | Sequence[str | int | TokenIds]) -> list[str | TokenIds]
     return [ids] if ids else [item for item in texts if not isinstance(item, int)]
 
 
-def truncation_headers(inputs: Sequence[EncodeInput]) -> dict[str, str]:
+def truncation_headers(inputs: Sequence[EncodeInput], query: EncodeInput | None = None) -> dict[str, str]:
     """Say which texts were cut, where an API's own answer has no place for it.
+
+    Parameters
+    ----------
+    inputs : sequence of EncodeInput
+    query : EncodeInput, optional
+        What all of them were compared with: where it was cut, each of them counts as cut.
 
     Returns
     -------
@@ -98,7 +104,8 @@ def truncation_headers(inputs: Sequence[EncodeInput]) -> dict[str, str]:
         ``X-Truncated-Count``, always; ``X-Truncated-Texts`` where it is not 0: places from 0, in order, as ``0,3-5``.
         A list of more than 2,000 characters ends with ``...``.
     """
-    cut = [index for index, item in enumerate(inputs) if item.is_truncated]
+    all_cut = query is not None and query.is_truncated
+    cut = [index for index, item in enumerate(inputs) if all_cut or item.is_truncated]
     headers = {"X-Truncated-Count": str(len(cut))}
     if cut:
         headers["X-Truncated-Texts"] = _ranges(cut)

@@ -45,7 +45,7 @@ def write_results(
     for index in best_first(logits[:, 0])[:top_n]:
         document = {} if documents is None else {"document": {"text": documents[index]}}
         results.append({"index": index, "relevance_score": scores[index, 0], **document})
-    num_tokens = sum(item.num_tokens for item in encoded.inputs)
+    num_tokens = encoded.num_tokens
     return dumps(
         {
             "id": request_id,

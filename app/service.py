@@ -34,6 +34,7 @@ from model.contract import AttentionSelection, EncodeInput, FloatArray, OutputSp
 from model.embedder import Embedder
 from model.errors import TextTooLongError
 from model.output_dtype import check_output_dtype
+from model.readings import Role
 from model.tokenizer import Text, TokenIds
 from model.truncation import Side
 
@@ -83,6 +84,8 @@ class Encoded:
     selection : AttentionSelection or None
         Of the texts whose rows have attention.
     timings : Timings
+    query : EncodeInput or None
+        Which every text was compared with, where it was read by itself.
     """
 
     model: ServedModel
@@ -91,6 +94,12 @@ class Encoded:
     rows: list[Row]
     selection: AttentionSelection | None
     timings: Timings
+    query: EncodeInput | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that were processed, special tokens included."""
+        return sum(item.num_tokens for item in self.inputs) + (0 if self.query is None else self.query.num_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,16 +241,20 @@ class Service:
         *,
         details: bool,
         whole: bool = False,
+        role: Role | None = None,
     ) -> tuple[list[EncodeInput], float]:
-        """Turn texts into ids; returns the seconds it took as well."""
+        """Turn texts into ids; returns the seconds it took as well. Their prompt says their role unless it is given."""
         self.check_texts(texts)
         tokenizer = model.embedder.tokenizer
         prompt = tokenizer.prompt(options.prompt_name, options.prompt)
+        read_as = role or tokenizer.role(options.prompt_name)
         truncate = options.truncate
         side: Side = options.side if isinstance(options, PlainRequest) else "right"
 
         def encode() -> list[EncodeInput]:
-            return tokenizer.encode(texts, prompt=prompt, truncate=truncate, side=side, whole=whole, details=details)
+            return tokenizer.encode(
+                texts, prompt=prompt, truncate=truncate, side=side, whole=whole, details=details, role=read_as
+            )
 
         return await self.tokenizing(texts, prompt, encode)
 

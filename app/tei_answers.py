@@ -27,7 +27,7 @@ def write_embeddings(encoded: Encoded) -> bytes:
 
 def write_token_states(encoded: Encoded) -> bytes:
     """Write the answer of ``/embed_all``: of each text a vector per token, special tokens included."""
-    return _dumps([row.token_states for row in encoded.rows])
+    return _dumps([row.token_states if row.token_vectors is None else row.token_vectors for row in encoded.rows])
 
 
 def write_sparse_vectors(encoded: Encoded) -> bytes:
@@ -91,9 +91,9 @@ def headers_of(encoded: Encoded, request: PlainRequest, started: float) -> dict[
     return {
         "x-compute-type": encoded.model.embedder.info.device,
         "x-compute-characters": str(characters),
-        "x-compute-tokens": str(sum(item.num_tokens for item in encoded.inputs)),
+        "x-compute-tokens": str(encoded.num_tokens),
         **{name: str(int(value * 1_000)) for name, value in seconds.items()},
-        **truncation_headers(encoded.inputs),
+        **truncation_headers(encoded.inputs, encoded.query),
     }
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from model.batch import Group, PackedBatch
 from model.config import EncoderConfig, LayerConfig
 from model.linear import Linear
-from model.masks import text_mask
+from model.masks import padding_mask, text_mask
 from model.positions import rotary_tables, rotate
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor | None]]
@@ -91,11 +91,12 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None) ->
 
 @dataclass(frozen=True, slots=True)
 class WantedMaps:
-    """Which maps of one text a layer shall give: its tokens in the pack, and the heads."""
+    """Which maps of one text a layer shall give: its tokens in the pack, the heads, how many tokens are looked at."""
 
     start: int
     length: int
     heads: tuple[int, ...]
+    num_seen: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +133,16 @@ class LayerView:
         masks = tuple(_group_mask(group, layer.window, config.causal, bias, dtype, device) for group in batch.groups)
         return cls(masks, rotary, bias, layer.window, config.causal)
 
-    def text_scores_mask(self, length: int, heads: Sequence[int], device: torch.device) -> Tensor | None:
+    def text_scores_mask(self, wanted: WantedMaps, device: torch.device) -> Tensor | None:
         """Return the mask of one text alone, for the heads asked: (L, L), (heads, L, L) or None."""
+        length = wanted.length
         mask = text_mask(length, window=self.window, causal=self.causal, device=device)
+        if wanted.num_seen is not None and wanted.num_seen < length:
+            seen = padding_mask([wanted.num_seen], length, device)  # (1, L)
+            mask = seen.expand(length, length) if mask is None else mask & seen
         if self.bias is None:
             return mask
-        bias = self.bias[list(heads), :length, :length].float()  # (heads, L, L)
+        bias = self.bias[list(wanted.heads), :length, :length].float()  # (heads, L, L)
         return bias if mask is None else torch.where(mask, bias, torch.finfo(bias.dtype).min)
 
 
@@ -146,10 +151,14 @@ def _group_mask(
 ) -> Tensor | None:
     """Combine everything that hides or favours keys, for one group: bool, or float where there is a bias."""
     mask = text_mask(group.length, window=window, causal=causal, device=device)  # (L, L)
-    if group.mask is not None:
-        real_keys = group.mask[:, None, None, :]  # (B, 1, 1, L)
-        # a padded query may see real keys: its row is thrown away, but it must not be empty (NaN in some kernels)
-        mask = real_keys if mask is None else (mask & real_keys) | ~group.mask[:, None, :, None]
+    seen = group.mask if group.seen is None else group.seen
+    if seen is not None:
+        keys = seen[:, None, None, :]  # (B, 1, 1, L)
+        is_narrowed = mask is not None
+        mask = keys if mask is None else mask & keys  # (B, 1, 1 or L, L)
+        if is_narrowed and group.mask is not None:
+            # a padded query may see real keys: its row is thrown away, but it must not be empty (NaN in some kernels)
+            mask = mask | ~group.mask[:, None, :, None]
     if bias is None:
         return mask
     bias = bias[:, : group.length, : group.length].to(dtype)  # (H, L, L)
@@ -225,4 +234,4 @@ class MultiHeadAttention(nn.Module):
         """Compute the maps of one text once more, in float32: (T, 3, H, K) -> (heads, L, L)."""
         text = heads[wanted.start : wanted.start + wanted.length]
         query, key = text[:, :2, list(wanted.heads)].float().permute(1, 2, 0, 3)  # each (heads, L, K)
-        return attention_weights(query, key, view.text_scores_mask(wanted.length, wanted.heads, heads.device))
+        return attention_weights(query, key, view.text_scores_mask(wanted, heads.device))

@@ -32,6 +32,8 @@ class Group:
         B and L of the padded form.
     mask : Tensor, shape (B, L), bool, or None
         True where a token is real; None where all texts are of one length and nothing is padded.
+    seen : Tensor, shape (B, L), bool, or None
+        True where a token is looked at; None where every real one is.
     padded_from : Tensor, shape (B * L,), int64, or None
         The token of the pack that stands in each slot of the padded form. A padded slot repeats the first token of its
         own text: whatever is masked must still be finite, and none of a neighbour's.
@@ -46,6 +48,7 @@ class Group:
     mask: Tensor | None = None
     padded_from: Tensor | None = None
     packed_from: Tensor | None = None
+    seen: Tensor | None = None
 
     def pad(self, packed: Tensor) -> Tensor:
         """Lay the group's rows side by side: (T, ...) -> (B, L, ...). A view where nothing is padded."""
@@ -61,7 +64,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Texts ready for the encoder, shortest first.
+    """Texts ready for the encoder: shortest first, and behind them, again so, those with tokens that nobody looks at.
 
     Attributes
     ----------
@@ -72,6 +75,8 @@ class PackedBatch:
         Tokens of each text, and where they begin; in packed order.
     order : tuple of B ints
         ``order[i]`` is the place, among the inputs, of the text that is i-th in the pack.
+    num_seen : tuple of B ints
+        How many of its leading tokens are looked at.
     groups : tuple of Group
     """
 
@@ -81,6 +86,7 @@ class PackedBatch:
     lengths: tuple[int, ...]
     starts: tuple[int, ...]
     order: tuple[int, ...]
+    num_seen: tuple[int, ...]
     groups: tuple[Group, ...]
 
 
@@ -88,6 +94,8 @@ def pack(
     inputs: Sequence[EncodeInput], device: torch.device | None = None, max_padding: float = MAX_GROUP_PADDING
 ) -> PackedBatch:
     """Concatenate texts, shortest first, and group them for attention.
+
+    Texts with tokens that nobody looks at form groups of their own, so that no other text takes a mask for them.
 
     Parameters
     ----------
@@ -99,8 +107,9 @@ def pack(
         Share of a group's slots that may be padding. With 0 the attention core does the same for a text whoever its
         neighbours are, to the last bit.
     """
-    order = sorted(range(len(inputs)), key=lambda index: inputs[index].num_tokens)
+    order = sorted(range(len(inputs)), key=lambda index: (inputs[index].hides_tokens, inputs[index].num_tokens))
     lengths = [inputs[index].num_tokens for index in order]
+    num_seen = [inputs[index].num_seen or inputs[index].num_tokens for index in order]
     ids: list[int] = []
     types: list[int] = []
     starts: list[int] = []
@@ -121,7 +130,8 @@ def pack(
         lengths=tuple(lengths),
         starts=tuple(starts),
         order=tuple(order),
-        groups=tuple(_groups(lengths, starts, device, max_padding)),
+        num_seen=tuple(num_seen),
+        groups=tuple(_groups(lengths, num_seen, starts, device, max_padding)),
     )
 
 
@@ -163,20 +173,28 @@ def padding_ratio(lengths: Sequence[int], max_padding: float = MAX_GROUP_PADDING
 
 
 def _groups(
-    lengths: Sequence[int], starts: Sequence[int], device: torch.device | None, max_padding: float
+    lengths: Sequence[int],
+    num_seen: Sequence[int],
+    starts: Sequence[int],
+    device: torch.device | None,
+    max_padding: float,
 ) -> Iterator[Group]:
-    """Build the groups of a batch whose lengths ascend."""
-    for first, last in group_bounds(lengths, max_padding):
+    """Build the groups of a batch: of the texts that are seen whole, and of the others, whose lengths ascend each."""
+    num_whole = sum(seen == length for seen, length in zip(num_seen, lengths, strict=True))
+    bounds = [*group_bounds(lengths[:num_whole], max_padding)]
+    bounds += [(num_whole + first, num_whole + last) for first, last in group_bounds(lengths[num_whole:], max_padding)]
+    for first, last in bounds:
         longest, num_texts = lengths[last - 1], last - first
         start, stop = starts[first], starts[last - 1] + longest
+        seen = padding_mask(num_seen[first:last], longest, device) if first >= num_whole else None  # (B, L)
         if lengths[first] == longest:
-            yield Group(start, stop, num_texts, longest)
+            yield Group(start, stop, num_texts, longest, seen=seen)
         else:
             mask = padding_mask(lengths[first:last], longest, device)  # (B, L)
             firsts = torch.tensor(starts[first:last], device=device).unsqueeze(1)  # (B, 1)
             padded_from = (firsts + torch.arange(longest, device=device) * mask).flatten()
             packed_from = mask.flatten().nonzero().squeeze(1)
-            yield Group(start, stop, num_texts, longest, mask, padded_from, packed_from)
+            yield Group(start, stop, num_texts, longest, mask, padded_from, packed_from, seen)
 
 
 def cut_by_tokens(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

@@ -31,5 +31,7 @@ def calibration_texts(path: Path = TEXTS) -> list[str]:
 def calibration_batches(tokenizer: Tokenizer, texts: list[str]) -> Iterator[PackedBatch]:
     """Tokenize texts, cut at what the model reads, and put them into batches."""
     inputs = tokenizer.encode(texts)
+    if tokenizer.config.readings:  # queries have tokens that documents have not
+        inputs += tokenizer.encode(texts, role="query")
     for batch in cut_by_tokens([item.num_tokens for item in inputs], BATCH_TOKENS):
         yield pack([inputs[index] for index in batch])

@@ -28,6 +28,7 @@ from model.folder import DenseConfig, ModelFolder, read_json
 from model.formats import Format, RawConfig, Sources, weight_and_bias
 from model.formats.registry import find_format
 from model.heads import Classifier, ClassifierConfig, Dense, MaskedLMConfig, MaskedLMHead
+from model.late_interaction import INLINE_KEY
 from model.linear import pack_linear_layers
 from model.sparse import Splade
 
@@ -105,11 +106,14 @@ def load_encoder(
     head = _classifier_config(found, folder, config_file)
     masked_lm_config = _masked_lm_config(found, folder, config_file)
     tensors, twins = _strip_names(files, found)
+    inline = tensors.pop(INLINE_KEY, None) if folder.is_inline else None
     sources = found.sources(config)
     head_sources = {} if head is None else _classifier_sources(head)
     if masked_lm_config is not None:
         head_sources = _masked_lm_sources(masked_lm_config, sources[TOKEN_TABLE], tensors)
     ignored = (*_check_keys(found, [*sources.values(), *head_sources.values()], tensors), *twins)
+    if inline is not None and not any(dense.is_inline for dense in folder.dense):
+        ignored = (*ignored, inline[0])
     if twins:
         why = "are one tensor once the prefixes of their names are removed"
         _check_twins(_Reader({key: (key, file) for key, file in files.items()}), twins, why)
@@ -217,8 +221,18 @@ def load_dense(config: DenseConfig, device: torch.device) -> Dense:
         As :func:`load_encoder`.
     """
     with torch.device("meta"), _WithoutInitialization():
-        dense = Dense(config.in_features, config.out_features, bias=config.bias, activation=config.activation)
-    files = {key: (key, file) for key, file in tensor_files(config.folder).items()}
+        dense = Dense(
+            config.in_features,
+            config.out_features,
+            bias=config.bias,
+            activation=config.activation,
+            has_residual=config.has_residual,
+        )
+    files = {
+        key: (key, file)
+        for key, file in tensor_files(config.folder).items()
+        if not config.is_inline or key == INLINE_KEY
+    }
     sources: Sources = {key: (key,) for key in dense.state_dict()}
     for key, (_, file) in files.items():
         if key not in sources:

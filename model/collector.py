@@ -40,6 +40,8 @@ class AttentionCollector:
         Needed where ``selection`` is about special tokens or words.
     device : torch.device
         Where the layers' maps will be.
+    num_seen : int or None
+        How many of the tokens are looked at; None = all.
 
     Raises
     ------
@@ -48,12 +50,18 @@ class AttentionCollector:
     """
 
     def __init__(
-        self, selection: AttentionSelection, start: int, length: int, table: TokenTable | None, device: torch.device
+        self,
+        selection: AttentionSelection,
+        start: int,
+        length: int,
+        table: TokenTable | None,
+        device: torch.device,
+        num_seen: int | None = None,
     ) -> None:
         if selection.needs_tables and table is None:
             raise ValueError("words and special tokens are known only of texts that were tokenized with details")
         self.selection = selection
-        self._start, self._length = start, length
+        self._start, self._length, self._num_seen = start, length, num_seen
         self._shaper = _Shaper(selection, table, device)
         self._cls, self._separators = _roles(table.special) if table else (None, [])
         self._stats_kept = None
@@ -72,7 +80,7 @@ class AttentionCollector:
 
     def wanted(self, layer: int) -> WantedMaps:
         """Say which maps the layer shall give."""
-        return WantedMaps(self._start, self._length, self.selection.heads_of(layer))
+        return WantedMaps(self._start, self._length, self.selection.heads_of(layer), self._num_seen)
 
     def take(self, layer: int, weights: Tensor) -> None:
         """Take a layer's maps.

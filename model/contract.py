@@ -74,6 +74,10 @@ class EncodeInput:
         Leading tokens (special ones included) that belong to the prompt; pooling may leave them out.
     tokens, words : TokenTable, WordTable or None
         Present only when somebody asked: they cost more than the ids.
+    num_seen : int or None
+        Leading tokens that are looked at; those behind them, a query's expansion, only look. None = all.
+    kept : tuple of int or None
+        Places of the tokens that have a vector in late interaction; None = all.
     """
 
     input_ids: list[int]
@@ -82,11 +86,23 @@ class EncodeInput:
     prompt_length: int = 0
     tokens: TokenTable | None = None
     words: WordTable | None = None
+    num_seen: int | None = None
+    kept: tuple[int, ...] | None = None
 
     @property
     def num_tokens(self) -> int:
         """Tokens that are processed, special tokens included."""
         return len(self.input_ids)
+
+    @property
+    def num_vectors(self) -> int:
+        """Vectors that late interaction gives."""
+        return len(self.input_ids) if self.kept is None else len(self.kept)
+
+    @property
+    def hides_tokens(self) -> bool:
+        """Whether some of its tokens are not looked at."""
+        return self.num_seen is not None and self.num_seen < len(self.input_ids)
 
     @property
     def is_truncated(self) -> bool:
@@ -205,6 +221,8 @@ class OutputSpec:
         The output of the model's classification head, for folders that have one.
     sparse_vector : bool
         The weights of the vocabulary's tokens, for SPLADE folders.
+    token_vectors : bool
+        What late interaction compares, for its folders.
     attention : AttentionSelection or None
         Attention maps; None costs nothing.
     """
@@ -216,6 +234,7 @@ class OutputSpec:
     token_states: bool = False
     logits: bool = False
     sparse_vector: bool = False
+    token_vectors: bool = False
     attention: AttentionSelection | None = None
 
 
@@ -297,6 +316,8 @@ class Row:
     token_states : array, shape (L, D), float32, or None
     logits : array, shape (classes,), float32, or None
     sparse_vector : SparseVector or None
+    token_vectors : array, shape (vectors, dimensions), float32, or None
+        Of the tokens that are kept.
     attention : TextAttention or None
     queue_seconds, inference_seconds : float
         How long the text waited, and how long its batch ran. Written by the batcher, read once by the service.
@@ -307,6 +328,7 @@ class Row:
     token_states: FloatArray | None = None
     logits: FloatArray | None = None
     sparse_vector: SparseVector | None = None
+    token_vectors: FloatArray | None = None
     attention: TextAttention | None = None
     queue_seconds: float = 0.0
     inference_seconds: float = 0.0

@@ -48,6 +48,7 @@ from model.folder import ModelFolder, read_folder
 from model.heads import Dense
 from model.int8 import has_kernel, observe_inputs, quantize_linear_layers
 from model.labels import INSTEAD, ModelKind
+from model.late_interaction import LateInteractionHead
 from model.maps import Units, units_among
 from model.memory import raising_memory_error
 from model.pooling import POOLING_FUNCTIONS, Pooling, Spans, finish
@@ -71,9 +72,10 @@ class ModelInfo:
         Of a classification head, in the order of its logits.
     num_parameters, num_ignored_tensors : int
     dimensions, hidden_size, num_hidden_layers, num_attention_heads, vocab_size, max_length : int
-        A model that gives no embeddings has 0 dimensions.
+        Dimensions are those of an embedding, or of late interaction's vectors; a model that has neither has 0.
     pooling : str
-        What an embedding, or the classification head, is made of; ``splade`` of a sparse model.
+        What an embedding, or the classification head, is made of; ``splade`` of a sparse model, ``none`` of late
+        interaction.
     dtype, device : str
     threads : int
     special_tokens : str
@@ -129,7 +131,9 @@ class Embedder:
         self.pooling: Pooling = folder.pooling
         self.device = device
         self._encoder = loaded.encoder
-        self._dense = tuple(dense)
+        late = folder.late_interaction
+        self._dense = tuple(dense) if late is None else ()
+        self._late_interaction = None if late is None else LateInteractionHead(dense, normalize=late.normalize)
         self._classifier = loaded.classifier
         self._splade = loaded.splade
         # rounding that differs with the padding of a group would tip a byte over to the next, and many behind it
@@ -143,7 +147,7 @@ class Embedder:
             labels=folder.labels.names if folder.labels else (),
             num_parameters=loaded.num_parameters,
             num_ignored_tensors=len(loaded.ignored_keys),
-            dimensions=self.dimensions,
+            dimensions=self.dimensions if late is None else width,
             hidden_size=self.config.hidden_size,
             num_hidden_layers=self.config.num_hidden_layers,
             num_attention_heads=self.config.num_attention_heads,
@@ -267,8 +271,8 @@ class Embedder:
         Raises
         ------
         ValueError
-            If logits or sparse vectors are asked for and the model has no head for them, or special tokens or words of
-            a text that was tokenized without details.
+            If logits, sparse vectors or token vectors are asked for and the model has no head for them, or special
+            tokens or words of a text that was tokenized without details.
         MemoryError
             If there is not enough memory for this batch. Nothing of it stays in memory: a smaller one may well run.
         """
@@ -279,6 +283,7 @@ class Embedder:
         embeddings = self._embeddings(output.last_hidden_state, batch, inputs, ordered)
         logits = self._logits(output.last_hidden_state, batch, ordered)
         sparse = self._sparse_vectors(output.last_hidden_state, batch, ordered)
+        vectors = self._token_vectors(output.last_hidden_state, batch, inputs, ordered)
         rows = [Row() for _ in inputs]
         for packed, index in enumerate(batch.order):
             row, spec = rows[index], ordered[packed]
@@ -289,6 +294,7 @@ class Embedder:
                 row.embedding = found[0].copy()
             row.logits = logits[packed].copy() if spec.logits else None
             row.sparse_vector = sparse.get(packed)
+            row.token_vectors = vectors.get(packed)
             row.attention = output.attentions[packed]
             if spec.token_states:
                 start = batch.starts[packed]
@@ -349,12 +355,33 @@ class Embedder:
         spans = Spans.of([batch.starts[text] for text in asked], lengths, [0] * len(asked))
         return dict(zip(asked, self._splade.vectors(hidden_states, spans), strict=True))
 
+    def _token_vectors(
+        self, hidden_states: Tensor, batch: PackedBatch, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]
+    ) -> dict[int, FloatArray]:
+        """Run the head of a late interaction model for the texts that asked, by their place in packed order."""
+        asked = [text for text, spec in enumerate(specs) if spec.token_vectors]
+        if not asked:
+            return {}
+        if self._late_interaction is None:
+            raise ValueError("token vectors were asked for, and the model folder is no late interaction model")
+        places = []
+        for text in asked:
+            kept = inputs[batch.order[text]].kept
+            places.append(
+                [batch.starts[text] + place for place in (range(batch.lengths[text]) if kept is None else kept)]
+            )
+        return dict(zip(asked, self._late_interaction.vectors(hidden_states, places), strict=True))
+
     @property
     def own_output(self) -> OutputSpec:
-        """What the model is there for: an embedding, a sparse vector, or the logits of its labels."""
+        """What the model is there for: an embedding, a sparse vector, vectors of tokens, or logits of its labels."""
         kind = self.info.kind
-        is_scored = kind in ("classifier", "reranker")
-        return OutputSpec(pooled=kind == "embedding", logits=is_scored, sparse_vector=kind == "sparse")
+        return OutputSpec(
+            pooled=kind == "embedding",
+            logits=kind in ("classifier", "reranker"),
+            sparse_vector=kind == "sparse",
+            token_vectors=kind == "late_interaction",
+        )
 
     def check_kind(self, *kinds: ModelKind, param: str = "model") -> None:
         """Refuse what only models of these kinds give.

@@ -279,10 +279,10 @@ def _collectors(
     tables: Sequence[TokenTable | None] | None,
 ) -> dict[int, AttentionCollector]:
     """Give each text that asks for attention, known by its place in the pack, what collects it."""
-    device = batch.positions.device
+    device, starts, lengths = batch.positions.device, batch.starts, batch.lengths
     return {
         text: AttentionCollector(
-            selection, batch.starts[text], batch.lengths[text], tables[text] if tables else None, device
+            selection, starts[text], lengths[text], tables[text] if tables else None, device, batch.num_seen[text]
         )
         for text, selection in enumerate(attentions or ())
         if selection is not None

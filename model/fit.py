@@ -18,6 +18,7 @@ from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.files import shown
 from model.folder import ModelFolder, read_tokenizer
+from model.folder_readings import make_readings
 from model.tokenizer import SpecialTokens, Tokenizer, TokenizerConfig
 
 SHORTEST_MAX_LENGTH = 3
@@ -55,28 +56,33 @@ def make_tokenizer(folder: ModelFolder, config: EncoderConfig, special_tokens: S
         If it cannot be read, has ids or token types without a row, adds a token that it does not describe, or nothing
         says how long a text may be, or it is too short for a token of text.
     """
+    late = folder.late_interaction
     limits = [limit for limit in (folder.max_length, config.max_positions) if limit is not None]
-    if not limits:
+    if late is None and not limits:
         raise CheckpointError(
             f"{folder.path} does not say how long a text may be: set max_seq_length in sentence_bert_config.json"
         )
     backend = read_tokenizer(folder)
     check_additions(read_additions(backend), config, folder.transformer)
+    readings, prompts = ({}, folder.prompts) if late is None else make_readings(folder, late, config, backend)
     tokenizer = Tokenizer(
         backend,
         TokenizerConfig(
-            max_length=min(limits),
+            max_length=max(reading.max_length for reading in readings.values()) if readings else min(limits),
             lowercase=folder.lowercase,
-            prompts=folder.prompts,
+            prompts=prompts,
             default_prompt_name=folder.default_prompt_name,
             special_tokens=special_tokens,
+            readings=readings,
         ),
     )
     _check_ids(tokenizer.vocab_size - 1, config, folder.transformer)
-    if tokenizer.max_length < max(SHORTEST_MAX_LENGTH, tokenizer.num_special_tokens + 1):
-        raise CheckpointError(
-            f"{folder.path}: a maximum length of {tokenizer.max_length} tokens leaves no room for text"
-        )
+    for length, num_added in (
+        (tokenizer.max_length, 0),
+        *((reading.max_length, reading.num_added) for reading in readings.values()),
+    ):
+        if length < max(SHORTEST_MAX_LENGTH, tokenizer.num_special_tokens + num_added + 1):
+            raise CheckpointError(f"{folder.path}: a maximum length of {length} tokens leaves no room for text")
     return tokenizer
 
 

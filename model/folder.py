@@ -19,12 +19,18 @@ from model.errors import CheckpointError
 from model.files import MAX_TOKENIZER_BYTES, inside, is_there, read_json_value, read_text, shown
 from model.heads import HEAD_ACTIVATIONS, HeadActivation
 from model.labels import Labels, ModelKind, read_labels
+from model.late_interaction import (
+    INLINE_ARCHITECTURE,
+    MASK_MODULE,
+    LateInteraction,
+    find_late_interaction,
+)
 from model.pooling import POOLING_FUNCTIONS, Pooling, PoolingMode
 from model.sparse import MASKED_LM_MODULE, POOLING_MODULE, SpladePooling, find_splade, read_splade
 
 log = logging.getLogger("eyeline.model")
 
-MODULES = ("Transformer", "Pooling", "Dense", "Normalize", MASKED_LM_MODULE, POOLING_MODULE)
+MODULES = ("Transformer", "Pooling", "Dense", "Normalize", MASKED_LM_MODULE, POOLING_MODULE, MASK_MODULE)
 """The modules of sentence-transformers that are served."""
 
 MAX_TOKEN_CHARACTERS = 255
@@ -50,13 +56,19 @@ built: several times the largest encoders there are, and nothing that fills the 
 
 @dataclass(frozen=True, slots=True)
 class DenseConfig:
-    """One ``2_Dense`` module: where its weights are and what it computes."""
+    """One ``2_Dense`` module: where its weights are and what it computes.
+
+    With ``has_residual`` what goes in is added to what comes out, projected where the two differ in width. With
+    ``is_inline`` its weight is among the encoder's tensors.
+    """
 
     folder: Path
     in_features: int
     out_features: int
     bias: bool
     activation: HeadActivation
+    has_residual: bool = False
+    is_inline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +87,11 @@ class ModelFolder:
         Of a sequence classifier, which ``config.json`` alone makes a folder; its embedding means nothing.
     splade : SpladePooling or None
         Of a SPLADE model, which its modules make a folder; its embedding means nothing either.
+    late_interaction : LateInteraction or None
+        Of a late interaction model, which has no embedding, but a vector for each token.
     pooling : Pooling
     dense : tuple of DenseConfig
-        In the order in which they run.
+        In the order in which they run; of a late interaction model on each token.
     max_length : int or None
         Tokens a text may have according to the folder; None = it does not say.
     lowercase : bool
@@ -90,6 +104,7 @@ class ModelFolder:
     config: Mapping[str, Any]
     labels: Labels | None
     splade: SpladePooling | None
+    late_interaction: LateInteraction | None
     pooling: Pooling
     dense: tuple[DenseConfig, ...]
     max_length: int | None
@@ -102,12 +117,21 @@ class ModelFolder:
         """What the folder is served as."""
         if self.labels is not None:
             return self.labels.kind
+        if self.late_interaction is not None:
+            return "late_interaction"
         return "embedding" if self.splade is None else "sparse"
 
     @property
     def pooling_name(self) -> str:
         """How the folder pools, in one word."""
+        if self.late_interaction is not None:
+            return "none"
         return self.pooling.mode if self.splade is None else "splade"
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether the encoder's tensors may have a projection among them, as the original ColBERT's have."""
+        return _is_inline(self.config)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -124,9 +148,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return parsed
 
 
-def _read_optional_json(path: Path) -> dict[str, Any]:
+def read_optional_json(path: Path) -> dict[str, Any]:
     """Read one JSON object, or nothing where there is no file."""
     return read_json(path) if is_there(path) else {}
+
+
+def _is_inline(config: Mapping[str, Any]) -> bool:
+    """Whether ``config.json`` names the original ColBERT's architecture."""
+    architectures = config.get("architectures")
+    return isinstance(architectures, list) and INLINE_ARCHITECTURE in architectures
 
 
 def _check_sizes(config: Mapping[str, Any], file: Path) -> None:
@@ -150,7 +180,7 @@ def read_folder(path: Path) -> ModelFolder:
     modules = _modules(path)
     encoders = ("Transformer", MASKED_LM_MODULE)
     transformer = next((where for kind, where in modules if kind in encoders), path)
-    sentence = _read_optional_json(transformer / "sentence_bert_config.json")
+    sentence = read_optional_json(transformer / "sentence_bert_config.json")
     prompts, default_prompt_name = _prompts(path / "config_sentence_transformers.json")
     config = read_json(transformer / "config.json")
     _check_sizes(config, transformer / "config.json")
@@ -158,14 +188,21 @@ def read_folder(path: Path) -> ModelFolder:
     place = find_splade(modules, sentence, path / "modules.json")
     if labels is not None and place is not None:
         raise CheckpointError(f"{transformer / 'config.json'}: a classification head is not supported with SPLADE")
+    late = find_late_interaction(path, modules, read_optional_json, is_inline=_is_inline(config))
+    if labels is not None and late is not None:
+        raise CheckpointError(
+            f"{transformer / 'config.json'}: a classification head is not supported with late interaction"
+        )
+    has_pooling = labels is None and place is None and late is None
     return ModelFolder(
         path=path,
         transformer=transformer,
         config=config,
         labels=labels,
         splade=None if place is None else read_splade(read_json(place / "config.json"), place / "config.json"),
-        pooling=_pooling(path, modules) if labels is None and place is None else Pooling(),
-        dense=tuple(_dense(where) for kind, where in modules if kind == "Dense"),
+        late_interaction=late,
+        pooling=_pooling(path, modules) if has_pooling else Pooling(),
+        dense=_all_dense(modules, late, transformer, config),
         max_length=_max_length(transformer, sentence),
         lowercase=bool(sentence.get("do_lower_case", False)),
         prompts=prompts,
@@ -188,11 +225,8 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
         if kind not in MODULES:
             raise CheckpointError(f"{file}: module {shown(kind)} is not supported, only {', '.join(MODULES)}")
     kinds = [kind for kind, _ in modules]
-    if "Dense" in kinds and "Pooling" not in kinds[: kinds.index("Dense")]:
-        raise CheckpointError(
-            f"{file}: module 'Dense' without 'Pooling' before it is not supported: such a model has a vector for each "
-            "token (late interaction), and its scores are not served"
-        )
+    if "Dense" in kinds and "Pooling" in kinds[kinds.index("Dense") :]:
+        raise CheckpointError(f"{file}: module 'Dense' before 'Pooling' is not supported, only after it, or without it")
     if "Dense" in kinds and "Normalize" in kinds[: len(kinds) - kinds[::-1].index("Dense")]:
         raise CheckpointError(f"{file}: module 'Normalize' before 'Dense' is not supported, only after it")
     return modules
@@ -200,7 +234,7 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
 
 def _prompts(file: Path) -> tuple[dict[str, str], str | None]:
     """Read the prompts by name, and the name of the default."""
-    raw = _read_optional_json(file)
+    raw = read_optional_json(file)
     named = raw.get("prompts") or {}
     if not isinstance(named, dict):
         raise CheckpointError(f"{file}: prompts is {type(named).__name__}, not a JSON object")
@@ -241,10 +275,24 @@ def _pooling(path: Path, modules: list[tuple[str, Path]]) -> Pooling:
     return Pooling(cast(PoolingMode, modes[0]), bool(raw.get("include_prompt", True)))
 
 
-def _dense(folder: Path) -> DenseConfig:
+def _all_dense(
+    modules: list[tuple[str, Path]], late: LateInteraction | None, transformer: Path, config: Mapping[str, Any]
+) -> tuple[DenseConfig, ...]:
+    """Read every Dense module, and the projection of the original ColBERT, which has no module."""
+    if late is not None and late.dimensions is not None:
+        width = config.get("hidden_size", config.get("dim"))
+        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+            raise CheckpointError(f"{transformer / 'config.json'}: hidden_size {shown(width)} is no number of columns")
+        return (DenseConfig(transformer, width, late.dimensions, False, "identity", is_inline=True),)
+    return tuple(_dense(where, is_late=late is not None) for kind, where in modules if kind == "Dense")
+
+
+def _dense(folder: Path, *, is_late: bool) -> DenseConfig:
     """Read one Dense module's sizes and activation."""
     file = folder / "config.json"
     raw = read_json(file)
+    if is_late and "activation_function" not in raw:  # the libraries have different defaults
+        raise CheckpointError(f"{file} does not state activation_function")
     named = str(raw.get("activation_function", "torch.nn.modules.activation.Tanh")).rsplit(".", 1)[-1].lower()
     activation = next((known for known in HEAD_ACTIVATIONS if known == named), None)
     if activation is None:
@@ -255,7 +303,7 @@ def _dense(folder: Path) -> DenseConfig:
         raise CheckpointError(f"{file} does not state in_features and out_features") from error
     if not all(1 <= size <= _MOST["hidden_size"] for size in sizes):
         raise CheckpointError(f"{file}: in_features and out_features must be from 1 to {_MOST['hidden_size']}")
-    return DenseConfig(folder, *sizes, bool(raw.get("bias", True)), activation)
+    return DenseConfig(folder, *sizes, bool(raw.get("bias", True)), activation, bool(raw.get("use_residual", False)))
 
 
 def _max_length(transformer: Path, sentence: Mapping[str, Any]) -> int | None:
@@ -264,7 +312,7 @@ def _max_length(transformer: Path, sentence: Mapping[str, Any]) -> int | None:
     limit = sentence.get(field)
     if limit is None:
         file, field = transformer / "tokenizer_config.json", "model_max_length"
-        limit = _read_optional_json(file).get(field)
+        limit = read_optional_json(file).get(field)
     if limit is None:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int | float):
@@ -299,7 +347,7 @@ def read_tokenizer(folder: ModelFolder) -> tokenizers.Tokenizer:
 
 def _wordpiece(vocab: Path, words: Sequence[str], described: Path) -> tokenizers.Tokenizer:
     """Build BERT's tokenizer from its word list, as ``tokenizer_config.json`` describes it, where there is one."""
-    raw = _read_optional_json(described)
+    raw = read_optional_json(described)
 
     def token(name: str, default: str) -> str:
         value = raw.get(name, default)

@@ -146,20 +146,35 @@ class MaskedLMHead(nn.Module):
 
 
 class Dense(nn.Module):
-    """A linear layer and an activation on the pooled vector (``2_Dense`` in a model folder).
+    """A linear layer and an activation on the pooled vector, or on a token's (``2_Dense`` in a model folder).
 
     Parameters
     ----------
     in_features, out_features : int
     bias : bool
     activation : HeadActivation
+    has_residual : bool
+        Add what comes in, projected where the two differ in width.
     """
 
-    def __init__(self, in_features: int, out_features: int, *, bias: bool, activation: HeadActivation) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool,
+        activation: HeadActivation,
+        has_residual: bool = False,
+    ) -> None:
         super().__init__()
         self.linear = nn.Linear(in_features, out_features, bias=bias)
         self.activation = activation
+        self.residual: nn.Module | None = None
+        if has_residual:
+            is_square = in_features == out_features
+            self.residual = nn.Identity() if is_square else nn.Linear(in_features, out_features, bias=False)
 
     def forward(self, pooled: Tensor) -> Tensor:
         """Map (B, in_features) to (B, out_features)."""
-        return HEAD_ACTIVATIONS[self.activation](self.linear(pooled))
+        out = HEAD_ACTIVATIONS[self.activation](self.linear(pooled))
+        return out if self.residual is None else out + self.residual(pooled)

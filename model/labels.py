@@ -13,12 +13,14 @@ from model.contract import FloatArray
 from model.errors import CheckpointError
 from model.files import shown
 
-ModelKind = Literal["embedding", "sparse", "classifier", "reranker"]
-"""What a folder is served as; text-embeddings-inference's words, but for ``sparse``, an embedding model to it."""
+ModelKind = Literal["embedding", "sparse", "late_interaction", "classifier", "reranker"]
+"""What a folder is served as; text-embeddings-inference's words, but for ``sparse``, an embedding model to it, and
+``late_interaction``, which it does not know."""
 
 INSTEAD: Mapping[ModelKind, str] = {
     "embedding": "an embedding model, which gives no scores and no sparse vectors: it answers /encode and /embed",
     "sparse": "a sparse model, which gives weights of its vocabulary's tokens: it answers /embed_sparse",
+    "late_interaction": "a late interaction model, which gives vectors of tokens: it answers /embed_all and /rerank",
     "classifier": "a classifier, which gives scores of labels: it answers /predict",
     "reranker": "a reranker, which gives scores of pairs: it answers /rerank and /predict",
 }

@@ -16,6 +16,7 @@ from tokenizers import normalizers
 
 from model.contract import EncodeInput, TokenTable, WordTable
 from model.errors import PairError, PromptError, TextTooLongError, TokenIdError
+from model.readings import ROLES, Reading, Role
 from model.truncation import Side, cut, cut_ids, longest_first
 from model.words import words_of
 
@@ -47,6 +48,8 @@ class TokenizerConfig:
         Name -> text put before a text.
     default_prompt_name : str or None
     special_tokens : "text" or "parse"
+    readings : mapping of Role to Reading
+        Of a late interaction model: it reads queries and documents differently.
     """
 
     max_length: int
@@ -54,6 +57,7 @@ class TokenizerConfig:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     special_tokens: SpecialTokens = "text"
+    readings: Mapping[Role, Reading] = field(default_factory=dict)
 
 
 class Tokenizer:
@@ -104,6 +108,10 @@ class Tokenizer:
             raise PromptError(f"no prompt has this name. Available prompts: [{known}]", param=param)
         return self.config.prompts[name]
 
+    def role(self, prompt_name: str | None) -> Role:
+        """Tell what a text is to a late interaction model: a query where its prompt is called so, else a document."""
+        return ROLES.get(prompt_name or self.config.default_prompt_name or "", "document")
+
     def encode(
         self,
         texts: Sequence[Text | TokenIds],
@@ -113,6 +121,7 @@ class Tokenizer:
         side: Side = "right",
         whole: bool = False,
         details: bool = False,
+        role: Role = "document",
     ) -> list[EncodeInput]:
         """Tokenize texts.
 
@@ -130,6 +139,8 @@ class Tokenizer:
             Keep every token, however many: to look at, not to encode.
         details : bool
             Fill ``tokens`` and ``words``; without them the fast path of the backend runs.
+        role : Role
+            What the texts are to a late interaction model; nothing to any other.
 
         Raises
         ------
@@ -141,6 +152,7 @@ class Tokenizer:
             If a text gives no token at all: an empty one, for a tokenizer that adds no special tokens.
         """
         encode_batch = self._backend.encode_batch if details else self._backend.encode_batch_fast
+        reading = self.config.readings.get(role)
         prompt_length = self._prompt_length(prompt)
         inputs: list[EncodeInput] = []
         for together in _slices(texts, len(prompt)):
@@ -156,17 +168,22 @@ class Tokenizer:
                     continue
                 first, second = next(first_texts), None if isinstance(text, str) else next(second_texts)
                 before = len(first)
-                encoding, total = self._assemble(first, second, truncate=truncate, side=side, whole=whole, param=param)
+                encoding, total = self._assemble(
+                    first, second, reading, truncate=truncate, side=side, whole=whole, param=param
+                )
                 num_lost = before - len(first) if side == "left" else 0
                 kept_prompt = _prompt_left(encoding, prompt_length, num_lost) if num_lost else prompt_length
                 tokens, words = _tables(encoding, text, len(prompt)) if details else (None, None)
-                inputs.append(EncodeInput(encoding.ids, encoding.type_ids, total, kept_prompt, tokens, words))
+                item = EncodeInput(encoding.ids, encoding.type_ids, total, kept_prompt, tokens, words)
+                inputs.append(item if reading is None else reading.read(item))
         return inputs
 
     def from_ids(
         self, ids: Sequence[int], *, truncate: bool = True, side: Side = "right", param: str = "texts[0]"
     ) -> EncodeInput:
         """Take token ids as they are, special tokens and all; a cut takes whatever stands at that side.
+
+        To a late interaction model they are a document's, its prefix among them.
 
         Raises
         ------
@@ -175,10 +192,13 @@ class Tokenizer:
         TextTooLongError
             As in :meth:`encode`.
         """
+        reading = self.config.readings.get("document")
+        max_length = self.max_length if reading is None else reading.max_length
         self._check_ids(ids, param)
-        self._check_length(len(ids), truncate=truncate, param=param)
-        kept = cut_ids(list(ids), self.max_length, side)
-        return EncodeInput(kept, [0] * len(kept), len(ids))
+        self._check_length(len(ids), max_length, truncate=truncate, param=param)
+        kept = cut_ids(list(ids), max_length, side)
+        item = EncodeInput(kept, [0] * len(kept), len(ids))
+        return item if reading is None else reading.keep(item)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True, param: str = "ids") -> str:
         """Turn ids back into a text; raises :class:`TokenIdError` as :meth:`from_ids` does."""
@@ -193,14 +213,13 @@ class Tokenizer:
                 message = f"token id {token} is not in the vocabulary of {self.vocab_size}"
                 raise TokenIdError(message, param=param, limit=self.vocab_size - 1, actual=token)
 
-    def _check_length(self, num_tokens: int, *, truncate: bool, param: str) -> None:
+    def _check_length(self, num_tokens: int, max_length: int, *, truncate: bool, param: str) -> None:
         """Refuse a text that is too long, unless it may be cut."""
-        if num_tokens > self.max_length and not truncate:
+        if num_tokens > max_length and not truncate:
             raise TextTooLongError(
-                f"the text has {num_tokens} tokens, the model reads {self.max_length}; "
-                "shorten it or set truncate to true",
+                f"the text has {num_tokens} tokens, the model reads {max_length}; shorten it or set truncate to true",
                 param=param,
-                limit=self.max_length,
+                limit=max_length,
                 actual=num_tokens,
             )
 
@@ -208,30 +227,36 @@ class Tokenizer:
         self,
         first: tokenizers.Encoding,
         second: tokenizers.Encoding | None,
+        reading: Reading | None,
         *,
         truncate: bool,
         side: Side,
         whole: bool,
         param: str,
     ) -> tuple[tokenizers.Encoding, int]:
-        """Cut to length and add the special tokens; returns the encoding and the tokens before the cut."""
+        """Cut to length, with room for what a reading adds, and add the special tokens.
+
+        Returns the encoding, and the tokens before the cut.
+        """
         num_special = self._backend.num_special_tokens_to_add(is_pair=second is not None)
+        max_length = self.max_length if reading is None else reading.max_length - reading.num_added
         if second is not None and not num_special:
             raise PairError(
                 "the model's tokenizer has no way to mark where the second text of a pair begins", param=param
             )
-        if second is not None and self.max_length < num_special + 2:
-            message = f"the model reads {self.max_length} tokens, which leaves no room for a pair"
-            raise PairError(message, param=param, limit=self.max_length, actual=num_special + 2)
+        if second is not None and max_length < num_special + 2:
+            message = f"the model reads {max_length} tokens, which leaves no room for a pair"
+            raise PairError(message, param=param, limit=max_length, actual=num_special + 2)
         lengths = [len(first), len(second) if second is not None else 0]
         total = sum(lengths) + num_special
         if not total:
             message = "the text gives no token, and the model's tokenizer adds none of its own"
             raise TokenIdError(message, param=param, limit=1, actual=0)
         if not whole:
-            self._check_length(total, truncate=truncate, param=param)
-        if total > self.max_length and not whole:
-            kept_first, kept_second = longest_first(lengths[0], lengths[1], self.max_length - num_special)
+            num_added = 0 if reading is None else reading.num_added
+            self._check_length(total + num_added, max_length + num_added, truncate=truncate, param=param)
+        if total > max_length and not whole:
+            kept_first, kept_second = longest_first(lengths[0], lengths[1], max_length - num_special)
             cut(first, kept_first, side)
             if second is not None:
                 cut(second, kept_second, side)

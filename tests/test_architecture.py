@@ -51,6 +51,8 @@ LONGER = {
     "model/convert.py": "the names of two documents' tensors, and every refusal",
     "model/embedder.py": "the one object that owns a loaded model",
     "model/folder.py": "a folder's small files, and every reason to refuse them",
+    "model/late_interaction.py": "the fields of three layouts, and every reason to refuse them",
+    "model/tokenizer.py": "one text's way to ids, and everything that is counted on it",
 }
 """Modules above :data:`MAX_LINES`, each with the reason why it is one module."""
 

@@ -34,6 +34,21 @@ CONFIG: Mapping[str, Any] = {
 
 MODULES = (("", "Transformer"), ("1_Pooling", "Pooling"))
 SPLADE_MODULES = (("", "MLMTransformer"), ("1_SpladePooling", "SpladePooling"))
+LATE_MODULES = (("", "Transformer"), ("1_Dense", "Dense"))
+PREFIXES = ("[Q] ", "[D] ")
+PYLATE = {
+    "model_type": "ColBERT",
+    "similarity_fn_name": "MaxSim",
+    "query_prefix": PREFIXES[0],
+    "document_prefix": PREFIXES[1],
+    "query_length": 10,
+    "document_length": 20,
+    "attend_to_expansion_tokens": False,
+    "skiplist_words": [".", ",", "!"],
+    "do_query_expansion": True,
+}
+TOKEN_DIMENSIONS = 8
+"""Of the vectors of the tiny late interaction model."""
 
 
 def make_bert_folder(
@@ -46,6 +61,7 @@ def make_bert_folder(
     seed: int = 0,
     labels: Sequence[str] = (),
     splade: bool = False,
+    late: bool = False,
     **changes: Any,
 ) -> Path:
     """Write a model folder as sentence-transformers does, or as transformers does where there are labels.
@@ -66,6 +82,8 @@ def make_bert_folder(
         Of a classification head: it is then a classifier, or with one label a reranker.
     splade : bool
         Whether it has the head of a masked language model and SPLADE's pooling: it is then a sparse model.
+    late : bool
+        Whether it projects each token and has :data:`PYLATE`'s fields: it is then a late interaction model.
     **changes
         Fields of ``config.json`` that differ from :data:`CONFIG`.
 
@@ -75,14 +93,18 @@ def make_bert_folder(
         ``path``.
     """
     named = {"id2label": dict(enumerate(labels)), "architectures": ["BertForSequenceClassification"]}
-    config = {**CONFIG, **(named if labels else {}), **changes}
+    prefixes = {"vocab_size": len(VOCABULARY) + len(PREFIXES)}
+    config = {**CONFIG, **(named if labels else {}), **(prefixes if late else {}), **changes}
     path.mkdir(parents=True, exist_ok=True)
     tensors = make_bert_tensors(config, seed, splade=splade)
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-    make_wordpiece_tokenizer().save(str(path / "tokenizer.json"))
+    tokenizer = make_wordpiece_tokenizer()
+    tokenizer.add_tokens(list(PREFIXES) if late else [])
+    tokenizer.save(str(path / "tokenizer.json"))
+    kinds = SPLADE_MODULES if splade else LATE_MODULES if late else MODULES
     modules = [
         {"idx": index, "name": str(index), "path": folder, "type": f"sentence_transformers.models.{kind}"}
-        for index, (folder, kind) in enumerate(SPLADE_MODULES if splade else MODULES)
+        for index, (folder, kind) in enumerate(kinds)
     ]
     files: dict[str, Any] = {
         "config.json": config,
@@ -100,11 +122,19 @@ def make_bert_folder(
     if splade:
         del files["1_Pooling/config.json"]
         files["1_SpladePooling/config.json"] = {"pooling_strategy": "max", "activation_function": "relu"}
+    if late:
+        del files["1_Pooling/config.json"]
+        files["config_sentence_transformers.json"] |= PYLATE
+        sizes = {"in_features": config["hidden_size"], "out_features": TOKEN_DIMENSIONS}
+        files["1_Dense/config.json"] = {**sizes, "bias": False, "activation_function": "torch.nn.Identity"}
     if labels:
         del files["modules.json"], files["1_Pooling/config.json"]
     for name, content in files.items():
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_text(json.dumps(content))
+    if late:
+        weight = np.random.default_rng(seed).standard_normal((TOKEN_DIMENSIONS, config["hidden_size"]))
+        save_file({"linear.weight": weight.astype(np.float32)}, path / "1_Dense/model.safetensors")
     return path
 
 

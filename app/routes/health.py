@@ -14,6 +14,7 @@ from app.service import ServedModel
 from app.state import ServerState, service_of, state_of
 from app.version import VERSION
 from model.embedder import ModelInfo
+from model.labels import ModelKind
 
 router = APIRouter(tags=["operation"])
 
@@ -68,8 +69,7 @@ def _info(request: Request, name: str | None) -> InfoResponse:
     return InfoResponse(
         model_id=model.name,
         model_dtype=described.dtype,
-        # to text-embeddings-inference a sparse model is one that embeds, and pools in its own way
-        model_type={"embedding" if described.kind == "sparse" else described.kind: _model_type(described)},
+        model_type=_model_type(described),
         served_model_name=model.name,
         max_concurrent_requests=model.limits.max_queue_texts,
         max_input_length=described.max_length,
@@ -113,14 +113,15 @@ def _health(health: Health, code: int) -> Response:
     return Response(orjson.dumps(health.model_dump(exclude_none=True)) + b"\n", code, media_type="application/json")
 
 
-def _model_type(info: ModelInfo) -> EmbeddingType | LabelledType:
-    """Describe a model as text-embeddings-inference does."""
-    if info.kind in ("embedding", "sparse"):
-        return EmbeddingType(pooling=info.pooling)
+def _model_type(info: ModelInfo) -> dict[ModelKind, EmbeddingType | LabelledType]:
+    """Describe a model in text-embeddings-inference's words: what gives vectors embeds, and pools in its own way."""
+    if info.kind in ("embedding", "sparse", "late_interaction"):
+        return {"embedding": EmbeddingType(pooling=info.pooling)}
     numbered = list(enumerate(info.labels))
-    return LabelledType(
+    labelled = LabelledType(
         id2label={str(index): label for index, label in numbered}, label2id={label: index for index, label in numbered}
     )
+    return {info.kind: labelled}
 
 
 def _model_info(model: ServedModel) -> ServedModelInfo:

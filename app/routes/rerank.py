@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 from app.families import RERANK_KEY, Family, speaks
 from app.log import request_id_var
 from app.plain import truncation_headers
-from app.plain_flows import score
+from app.plain_flows import rank
 from app.requests import parse, read_json, while_connected
 from app.routes import tei
 from app.routes.direct import DirectRoute
@@ -76,10 +76,11 @@ async def rerank_documents(request: Request) -> Response:
 
 async def _rerank(request: Request, content: bytes, started: float) -> Response:
     body = parse(content, RerankRequest)
-    scoring = score(service_of(request), body.plain(), "reranker", route=route_of(request))
+    scoring = rank(service_of(request), body.plain(), route=route_of(request))
     scored = await while_connected(request, scoring)
     documents = body.texts if body.return_documents else None
     write = partial(write_results, scored, documents, body.top_n, request_id_var.get())
     content = await written(scored.model, write, len(scored.rows))
-    headers = {"Server-Timing": server_timing(scored.timings, started), **truncation_headers(scored.inputs)}
+    cut = truncation_headers(scored.inputs, scored.query)
+    headers = {"Server-Timing": server_timing(scored.timings, started), **cut}
     return Response(content, headers=headers, media_type="application/json")

@@ -17,6 +17,7 @@ from fastapi import APIRouter, Request, Response
 from app.limits import SPARSE_WEIGHT_VALUES, num_sparse_weights
 from app.plain import PlainRequest
 from app.plain_flows import decode, embed, embed_sparse, score, tokenize_whole
+from app.plain_flows import rank as rank_texts
 from app.requests import parse, read_body, read_json, while_connected
 from app.routes.direct import DirectRoute
 from app.routes.encode import json_body
@@ -110,7 +111,10 @@ async def embed_texts(request: Request) -> Response:
     summary="The same, by that model",
 )
 async def embed_tokens(request: Request) -> Response:
-    """Give the last hidden state of every token, special tokens included; nothing is pooled or scaled."""
+    """Give the last hidden state of every token, special tokens included; nothing is pooled or scaled.
+
+    Of a late interaction model: the vectors that it compares, of a document (or a query, by prompt_name).
+    """
     started = time.perf_counter()
     body = await read_body(request, TeiEmbedAllRequest, max_body_bytes(request))
     return await _embed(request, body, body.plain(_model_of(request)), write_token_states, started)
@@ -243,7 +247,7 @@ async def rank(request: Request, content: bytes, started: float) -> Response:
     body = parse(content, TeiRerankRequest)
     asked = body.plain(_model_of(request))
     write = partial(write_ranks, texts=body.texts if body.return_text else None, raw_scores=body.raw_scores)
-    scoring = score(service_of(request), asked, "reranker", route=route_of(request))
+    scoring = rank_texts(service_of(request), asked, route=route_of(request))
     return await _answered(request, body, asked, scoring, write, started)
 
 

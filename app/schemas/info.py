@@ -24,12 +24,14 @@ class ServedModelInfo(BaseModel):
     """One served model."""
 
     name: str
-    kind: ModelKind = Field(description="What it gives: embeddings, sparse vectors, scores of labels or of pairs.")
+    kind: ModelKind = Field(
+        description="What it gives: embeddings, sparse vectors, vectors of tokens, scores of labels or of pairs."
+    )
     labels: list[str] = Field(description="Of a classifier or a reranker, in the order of its logits.")
     format: str = Field(description="Checkpoint family.")
-    dimensions: int = Field(description="Of an embedding; 0 where the model gives none.")
+    dimensions: int = Field(description="Of an embedding, or of late interaction's vectors; 0 where there are none.")
     max_length: int = Field(description="Tokens that are read of a text, special tokens included.")
-    pooling: str = Field(description="What an embedding, or the classification head, is made of; or splade.")
+    pooling: str = Field(description="What an embedding, or the classification head, is made of; or splade, or none.")
     hidden_size: int
     num_hidden_layers: int
     num_attention_heads: int

@@ -33,7 +33,7 @@ class RerankRequest(Body):
     )
 
     model: str | None = Field(None, description="The name of a served model; null = the first one.")
-    query: str = Field(min_length=1, max_length=MAX_QUERY_CHARACTERS, description="Paired with each document.")
+    query: str = Field(min_length=1, max_length=MAX_QUERY_CHARACTERS, description="Compared with each document.")
     documents: Annotated[list[str | RerankDocument], Field(fail_fast=True, json_schema_extra={"minItems": 1})]
     top_n: Annotated[int, Field(ge=1, le=MAX_INTEGER, json_schema_extra={"format": "int32"})] | None = Field(
         None, description="Give the best so many; null, or more than there are = all."
@@ -67,7 +67,7 @@ class RerankResult(BaseModel):
     """How well a document goes with the query."""
 
     index: int
-    relevance_score: float = Field(description="From 0 to 1.")
+    relevance_score: float = Field(description="From 0 to 1; of a late interaction model its MaxSim.")
     document: RerankDocument | None = Field(None, description="Only with `return_documents`.")
 
 

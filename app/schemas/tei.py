@@ -55,11 +55,24 @@ class TeiCut(TeiBody):
 class TeiTruncation(TeiCut):
     """The same, and what stands before each text."""
 
-    prompt_name: str | None = Field(None, description="A prompt of the model, put before each text.")
+    prompt_name: str | None = Field(
+        None,
+        description="A prompt of the model, put before each text. Late interaction: query, or document (the default).",
+    )
 
 
 class TeiEmbedAllRequest(TeiTruncation):
     """Body of ``POST /embed_all``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"inputs": "The cat sat."},
+                {"inputs": ["The cat sat.", "A dog barked."], "truncate": True},
+                {"inputs": ["The cat sat.", [5, 6]], "truncate": True, "truncation_direction": "Left"},
+            ]
+        }
+    )
 
     inputs: Inputs = Field(
         description="A text, a flat list of token ids (one text, special tokens among them), or a list of either."
@@ -220,7 +233,7 @@ class TeiRerankRequest(TeiCut):
         }
     )
 
-    query: FilledText = Field(max_length=MAX_QUERY_CHARACTERS, description="Paired with each text.")
+    query: FilledText = Field(max_length=MAX_QUERY_CHARACTERS, description="Compared with each text.")
     texts: Annotated[list[str], Field(fail_fast=True, json_schema_extra={"minItems": 1})]
     raw_scores: bool = Field(False, description="Give logits, not scores from 0 to 1.")
     return_text: bool = Field(False, description="Whether the answer has the texts.")

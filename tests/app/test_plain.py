@@ -65,6 +65,14 @@ def test_headers_name_the_texts_that_were_cut(cut: tuple[int, ...], listed: str 
     assert headers == ({} if listed is None else {"X-Truncated-Texts": listed})
 
 
+def test_a_query_that_was_cut_is_said_of_every_text() -> None:
+    """Each of them was compared with less than was sent; a whole query changes nothing."""
+    inputs = [EncodeInput([1, 2], [0, 0], 2 + index) for index in range(3)]
+    cut = truncation_headers(inputs, EncodeInput([1], [0], 2))
+    assert cut == {"X-Truncated-Count": "3", "X-Truncated-Texts": "0-2"}
+    assert truncation_headers(inputs, EncodeInput([1], [0], 1)) == truncation_headers(inputs)
+
+
 def test_a_long_list_of_cut_texts_ends_early() -> None:
     """A header that proxies refuse would lose the whole answer; the count stays right."""
     inputs = [EncodeInput([1], [0], 1 + index % 2) for index in range(16_384)]

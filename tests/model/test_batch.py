@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -160,3 +162,26 @@ def test_no_padding_where_none_is_allowed() -> None:
     assert [(group.num_texts, group.length) for group in batch.groups] == [(1, 18), (2, 19), (1, 20)]
     assert all(group.mask is None for group in batch.groups)
     assert padding_ratio([19, 20, 19, 18], max_padding=0.0) == 0.0
+
+
+@steady
+@given(lengths_of_texts, st.integers(0, 2**40))
+def test_texts_with_hidden_tokens_share_no_group_with_others(lengths: list[int], drawn: int) -> None:
+    """So that no other text takes a mask for them; in each group every text is seen as far as it says."""
+    inputs = [
+        replace(item, num_seen=max(1, item.num_tokens // 2) if drawn >> place & 1 else None)
+        for place, item in enumerate(make_inputs(lengths))
+    ]
+    batch = pack(inputs)
+    assert list(batch.num_seen) == [inputs[index].num_seen or lengths[index] for index in batch.order]
+    assert [group.start for group in batch.groups] == [0, *(group.stop for group in batch.groups[:-1])]
+    first = 0
+    for group in batch.groups:
+        texts = [inputs[index] for index in batch.order[first : first + group.num_texts]]
+        first += group.num_texts
+        assert len({item.hides_tokens for item in texts}) == 1
+        assert (group.seen is not None) == texts[0].hides_tokens
+        if group.seen is not None:
+            assert group.seen.sum(dim=1).tolist() == [item.num_seen for item in texts]
+            assert group.seen.shape == (group.num_texts, group.length)
+    assert first == len(lengths)

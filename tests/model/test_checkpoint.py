@@ -303,6 +303,44 @@ def test_a_classification_head_is_loaded_where_the_architecture_has_one(tmp_path
     assert len(other.ignored_keys) == len(HEAD)
 
 
+def test_colberts_projection_is_a_tensor_among_the_encoders(tmp_path: Path) -> None:
+    """It is a Dense module where the folder has none, else it is counted as ignored; of any other architecture it is in
+    no list, and a folder without it is refused.
+    """
+    weight = torch.ones(6, 16)
+    colbert = {"architectures": ["HF_ColBERT"]}
+    path = write_bert(tmp_path / "inline", tensors=bert_tensors() | {"linear.weight": weight}, **colbert)
+    assert load(path).ignored_keys == ("linear.weight",)  # modules.json says that the folder pools
+    (path / "modules.json").unlink()
+    write_json(path / "artifact.metadata", {"dim": 6})
+    assert load(path).ignored_keys == ()
+    [config] = read_folder(path).dense
+    assert torch.equal(load_dense(config, torch.device("cpu")).linear.weight, weight)
+    write_json(path / "artifact.metadata", {"dim": 7})
+    with pytest.raises(CheckpointError, match=r"'linear.weight' has shape \(6, 16\), the config says \(7, 16\)"):
+        load_dense(read_folder(path).dense[0], torch.device("cpu"))
+    write_tensors(path / "model.safetensors", bert_tensors())
+    with pytest.raises(CheckpointError, match=r"tensor 'linear.weight' is missing"):
+        load_dense(read_folder(path).dense[0], torch.device("cpu"))
+    refused(
+        write_bert(tmp_path / "bert", tensors=bert_tensors() | {"linear.weight": weight}), "'linear.weight'", "no list"
+    )
+
+
+def test_a_dense_modules_residual_is_read(tmp_path: Path) -> None:
+    """Its weight is as much a tensor of the module as the other; without it the module is refused."""
+    tensors = {"linear.weight": torch.ones(6, 16), "residual.weight": 2 * torch.ones(6, 16)}
+    fields = {"bias": False, "use_residual": True}
+    path = write_bert(tmp_path / "model")
+    write_dense(path / "2_Dense", tensors, **fields)
+    write_modules(path, ("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"))
+    [config] = read_folder(path).dense
+    assert torch.equal(load_dense(config, torch.device("cpu")).state_dict()["residual.weight"], 2 * torch.ones(6, 16))
+    write_dense(path / "2_Dense", {"linear.weight": torch.ones(6, 16)}, **fields)
+    with pytest.raises(CheckpointError, match=r"tensor 'residual.weight' is missing"):
+        load_dense(config, torch.device("cpu"))
+
+
 DECODER = "cls.predictions.decoder"
 TABLE = "embeddings.word_embeddings.weight"
 

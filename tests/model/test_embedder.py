@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from model.embedder import Embedder, ModelInfo
 from model.errors import (
     AttentionNotSupportedError,
     AttentionSelectionError,
+    CheckpointError,
     DimensionsError,
     ExplanationError,
     ModelKindError,
@@ -25,7 +27,7 @@ from model.errors import (
 from model.labels import ModelKind
 from tests.model.answers import MINILM, cosines, minilm_answers
 from tests.model.folders import CONFIG, bert_tensors, write_bert, write_dense, write_json, write_modules
-from tests.tiny import make_bert_folder
+from tests.tiny import TOKEN_DIMENSIONS, make_bert_folder
 
 TEXTS = ["the cat sat", "dog", "", "the dog sat. the cat sat!", "a b c d e f g", "cat"]
 
@@ -516,7 +518,7 @@ def test_a_classifier_gives_logits_and_no_embedding(tmp_path: Path) -> None:
 def test_each_kind_refuses_what_is_of_another(tmp_path: Path, labels: tuple[str, ...], kind: ModelKind) -> None:
     """And takes what is its own, whatever else would be taken."""
     embedder = Embedder.load(make_bert_folder(tmp_path / "model", labels=labels), dtype="float32", threads=1)
-    kinds: set[ModelKind] = {"embedding", "sparse", "classifier", "reranker"}
+    kinds: set[ModelKind] = {"embedding", "sparse", "late_interaction", "classifier", "reranker"}
     embedder.check_kind(kind)
     embedder.check_kind(*sorted(kinds))
     others = sorted(kinds - {kind})
@@ -582,6 +584,70 @@ def test_a_sparse_model_in_bytes(tmp_path: Path) -> None:
         vectors[-1][row.sparse_vector.index] = row.sparse_vector.value
     first, second = vectors
     assert first @ second > 0.98 * np.linalg.norm(first) * np.linalg.norm(second)
+
+
+# --- late interaction ---
+
+
+def test_a_late_interaction_model_gives_vectors_of_tokens(tmp_path: Path) -> None:
+    """Its own output are unit vectors of the tokens that are kept, the same alone and in a batch of both roles, with
+    attention beside them or for a neighbour.
+    """
+    embedder = Embedder.load(make_bert_folder(tmp_path / "model", late=True), dtype="float32", threads=1)
+    info = embedder.info
+    assert (info.kind, info.labels, info.dimensions, info.pooling) == ("late_interaction", (), TOKEN_DIMENSIONS, "none")
+    assert (embedder.dimensions, info.max_length, info.prompts) == (0, 20, ("query", "document"))
+    documents = embedder.tokenizer.encode(["the cat, sat!", "a dog barked on the mat", "the cat"])
+    inputs = [*documents, *embedder.tokenizer.encode(["the cat", "a dog barked on the mat"], role="query")]
+    maps = replace(embedder.own_output, attention=embedder.select_attention("all", "all"))
+    others = replace(maps, token_vectors=False)
+    specs = [embedder.own_output, maps, others, maps, embedder.own_output]
+    together = embedder.run(inputs, specs)
+    assert [None if row.token_vectors is None else len(row.token_vectors) for row in together] == [6, 9, None, 10, 10]
+    for item, spec, row in zip(inputs, specs, together, strict=True):
+        assert (row.embedding, row.logits, row.sparse_vector, row.token_states) == (None, None, None, None)
+        [alone] = embedder.run([item], [spec])
+        if row.token_vectors is not None and alone.token_vectors is not None:
+            np.testing.assert_allclose(np.linalg.norm(row.token_vectors, axis=1), 1, atol=1e-6)
+            np.testing.assert_allclose(row.token_vectors, alone.token_vectors, rtol=0, atol=1e-5)
+        if row.maps is not None and alone.maps is not None:
+            np.testing.assert_allclose(row.maps, alone.maps, rtol=0, atol=1e-5)
+            np.testing.assert_array_equal(row.maps[..., item.num_seen or item.num_tokens :], 0)
+    with pytest.raises(ModelKindError, match=r"a late interaction model.*/embed_all and /rerank"):
+        embedder.encode("the cat")
+
+
+def test_token_vectors_of_another_model_are_refused(folder: Path) -> None:
+    """In words, not answered with nothing."""
+    embedder = Embedder.load(folder, dtype="float32", threads=1)
+    with pytest.raises(ValueError, match="no late interaction model"):
+        embedder.run(embedder.tokenizer.encode(["a"]), [OutputSpec(pooled=False, token_vectors=True)])
+
+
+@pytest.mark.parametrize(("dtype", "lowest"), [("bfloat16", 0.999), ("int8", 0.98)])
+def test_late_interaction_in_fewer_bits(tmp_path: Path, dtype: str, lowest: float) -> None:
+    """Vectors of both roles stay near, and a text's stay its own whoever its neighbours are."""
+    path = make_bert_folder(tmp_path / "model", late=True)
+    exact, near = (Embedder.load(path, dtype=each, threads=1) for each in ("float32", dtype))
+    texts = ["the cat sat", "a dog barked on the mat", "hello"]
+    inputs = [*exact.tokenizer.encode(texts), *exact.tokenizer.encode(texts, role="query")]
+    specs = [exact.own_output] * len(inputs)
+    for item, first, second in zip(inputs, exact.run(inputs, specs), near.run(inputs, specs), strict=True):
+        [alone] = near.run([item], specs[:1])
+        assert first.token_vectors is not None
+        assert second.token_vectors is not None
+        assert alone.token_vectors is not None
+        assert (first.token_vectors * second.token_vectors).sum(axis=1).min() > lowest
+        assert (second.token_vectors * alone.token_vectors).sum(axis=1).min() > 0.9999
+
+
+def test_a_projection_of_another_width_is_refused(tmp_path: Path) -> None:
+    """By the file."""
+    path = make_bert_folder(tmp_path / "model", late=True, hidden_size=24)
+    sizes = json.loads((path / "1_Dense/config.json").read_text())
+    (path / "1_Dense/config.json").write_text(json.dumps({**sizes, "in_features": 16}))
+    with pytest.raises(CheckpointError, match=r"1_Dense/config.json: in_features is 16, and what comes in has 24"):
+        Embedder.load(path, threads=1)
 
 
 # --- loading ---

@@ -180,6 +180,32 @@ def test_neighbours_change_nothing(name: str) -> None:
             torch.testing.assert_close(actual[1], alone[1], rtol=0, atol=1e-5)
 
 
+@cores
+@pytest.mark.parametrize("name", CONFIGS)
+def test_tokens_that_nobody_looks_at_change_no_other(name: str, core: object) -> None:
+    """Nor do texts that have such: states and maps of the others are as without them. They look themselves."""
+    encoder = make_encoder(CONFIGS[name], core)
+    texts = make_texts()
+    longer = [
+        replace(item, input_ids=[*item.input_ids, 1, 2], token_type_ids=[*item.token_type_ids, 0, 0], num_seen=length)
+        for item in texts
+        if 2 <= (length := item.num_tokens) <= 14
+    ]
+    selection = all_maps(CONFIGS[name])
+    results = run(encoder, [*texts, *longer], selection)
+    plain = {tuple(item.input_ids): found for item, found in zip(texts, run(encoder, texts, selection), strict=True)}
+    for item, (states, maps) in zip([*texts, *longer], results, strict=True):
+        seen = item.num_seen or item.num_tokens
+        expected_states, expected_maps = plain[tuple(item.input_ids[:seen])]
+        assert maps is not None
+        assert expected_maps is not None
+        torch.testing.assert_close(states[:seen], expected_states, rtol=0, atol=1e-5)
+        torch.testing.assert_close(maps[:, :, :seen, :seen], expected_maps, rtol=0, atol=1e-5)
+        assert maps[..., seen:].count_nonzero() == 0
+        torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]), rtol=0, atol=1e-6)
+        assert states.isfinite().all()
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_maps_change_no_state(name: str) -> None:
     """The hidden states are the same numbers with maps and without."""

@@ -104,12 +104,18 @@ def test_an_unknown_module_is_named(folder: Path, kind: str) -> None:
     refused(folder, "modules.json", repr(kind))
 
 
-@pytest.mark.parametrize("kinds", [("Transformer", "Dense"), ("Transformer", "Dense", "Pooling")])
-def test_late_interaction_is_no_embedding(folder: Path, kinds: tuple[str, ...]) -> None:
-    """A folder with a dense layer for each token, as PyLate writes it, is refused, not pooled by a mean."""
+def test_late_interaction_is_no_embedding(folder: Path) -> None:
+    """A folder with a dense layer for each token, as PyLate writes it, is not pooled by a mean."""
+    write_dense(folder / "1_Dense", {}, activation_function="torch.nn.Identity")
+    write_modules(folder, ("Transformer", ""), ("Dense", "1_Dense"))
+    assert read_folder(folder).kind == "late_interaction"
+
+
+def test_pooling_behind_a_dense_layer_is_refused(folder: Path) -> None:
+    """Nothing would say what the projection of single tokens is for."""
     write_dense(folder / "1_Dense", {})
-    write_modules(folder, *((kind, {"Transformer": "", "Dense": "1_Dense"}.get(kind, "1_Pooling")) for kind in kinds))
-    refused(folder, "modules.json", "'Dense' without 'Pooling' before it", "late interaction")
+    write_modules(folder, ("Transformer", ""), ("Dense", "1_Dense"), ("Pooling", "1_Pooling"))
+    refused(folder, "modules.json", "'Dense' before 'Pooling'")
 
 
 @pytest.mark.parametrize("where", ["", "0_MLMTransformer"])

@@ -50,6 +50,21 @@ def test_dense_is_a_product_then_an_activation(activation: HeadActivation, bias:
     torch.testing.assert_close(dense(torch.tensor([x])), torch.tensor([expected]), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("width", [2, 3])
+def test_a_residual_is_added_behind_the_activation(width: int) -> None:
+    """As it is where the widths are equal, and through a layer of its own where they are not."""
+    torch.manual_seed(0)
+    dense = Dense(3, width, bias=False, activation="relu", has_residual=True)
+    x = torch.tensor([[0.7, -1.3, 2.1]])
+    if width == 3:
+        assert set(dense.state_dict()) == {"linear.weight"}
+        expected = torch.relu(x @ dense.linear.weight.T) + x
+    else:
+        assert set(dense.state_dict()) == {"linear.weight", "residual.weight"}
+        expected = torch.relu(x @ dense.linear.weight.T) + x @ dense.state_dict()["residual.weight"].T
+    torch.testing.assert_close(dense(x), expected, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("dense_bias", [True, False])
 @pytest.mark.parametrize("norm", [None, "head.norm"])
 def test_a_classifier_is_dense_activation_norm_out(norm: str | None, dense_bias: bool) -> None:

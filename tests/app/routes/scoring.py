@@ -19,7 +19,15 @@ LABELS = {"reranker": ("relevance",), "classifier": ("joy", "anger", "fear")}
 def make_models(folder: Path, *kinds: str) -> tuple[ModelSpec, ...]:
     """Write a tiny model of each of these kinds, named by it, all of one seed; the first is the default."""
     return tuple(
-        ModelSpec(kind, make_bert_folder(folder / kind, labels=LABELS.get(kind, ()), splade=kind == "sparse"))
+        ModelSpec(
+            kind,
+            make_bert_folder(
+                folder / kind,
+                labels=LABELS.get(kind, ()),
+                splade=kind == "sparse",
+                late=kind == "late_interaction",
+            ),
+        )
         for kind in kinds
     )
 

@@ -160,6 +160,8 @@ OPENAI = [
         ("tiny",)),
     Row("a model without embeddings", EMBEDDINGS, {"input": "a", "model": "reranker"}, 400,
         openai_error("wrong_model_kind", "model")),
+    Row("late interaction", EMBEDDINGS, {"input": "a", "model": "late_interaction"}, 400,
+        openai_error("wrong_model_kind", "model"), ("/embed_all",)),
     Row("malformed JSON", EMBEDDINGS, b'{"input": ', 400, openai_error("malformed_json")),
     Row("half a surrogate pair", EMBEDDINGS, b'{"input": "a\\ud800b"}', 400, openai_error("malformed_json")),
     Row("no content type", EMBEDDINGS, b"{}", 415, openai_error("unsupported_media_type"), sent={}),
@@ -242,6 +244,18 @@ TEI = [
     Row("SPLADE, of a model without it", "/embed_sparse", {"inputs": "a"}, 422, tei_error("Validation"), ("embedding",),
         differs="424: clients take that for a fault of the server; here as of any model of another kind"),
     Elsewhere("SPLADE", "app.routes.test_embed_sparse.test_texts_become_lists_of_weights"),
+    Row("late interaction: a query's vectors", "/models/late_interaction/embed_all",
+        {"inputs": "the cat", "prompt_name": "query"}, 200, [[[float] * 8] * 10],
+        differs="not there: /embed_all would give states without a projection"),
+    Row("late interaction: a document's vectors", "/models/late_interaction/embed_all", {"inputs": ["the cat.", "a"]},
+        200, [[[float] * 8] * 5, [[float] * 8] * 4], differs="not there"),
+    Row("late interaction: ranks", "/models/late_interaction/rerank", {"query": "the cat", "texts": ["a", "cat"]}, 200,
+        [{"index": int, "score": float}] * 2, differs="not there: MaxSim, not from 0 to 1"),
+    Row("late interaction: no embedding", "/models/late_interaction/embed", {"inputs": "a"}, 422,
+        tei_error("Validation"), ("/embed_all", "/rerank"), differs="not there; 424 of any model of another kind"),
+    Row("late interaction: no cosines", "/models/late_interaction/similarity",
+        {"inputs": {"source_sentence": "a", "sentences": ["b"]}}, 422, tei_error("Validation"), ("/rerank",),
+        differs="not there"),
     Row("tokens", "/tokenize", {"inputs": "cat"}, 200, [[SPECIAL, {**TOKEN, "start": 0, "stop": 3}, SPECIAL]]),
     Row("tokens without special ones", "/tokenize", {"inputs": ["cat"], "add_special_tokens": False}, 200,
         [[{**TOKEN, "start": 0, "stop": 3}]]),
@@ -414,6 +428,11 @@ RERANK = [
     Row("top_n 0", "/v1/rerank", to_rank("a", top_n=0), 422, rerank_error("invalid_request"), ("top_n",)),
     Row("too many documents", "/v1/rerank", to_rank(*"abcde"), 413, rerank_error("too_many_texts"), ("4", "5")),
     Row("an unknown model", "/v1/rerank", to_rank("a", model="x"), 404, rerank_error("model_not_found"), ("reranker",)),
+    Row("late interaction", "/v1/rerank", to_rank("a", "cat", model="late_interaction"), 200,
+        {**ranked(RESULT, RESULT), "model": "late_interaction"}, differs="from 0 to 1: here MaxSim as it is"),
+    Row("late interaction: a long query", "/v1/rerank",
+        to_rank("a", "b", query=LONG, model="late_interaction", truncate=False), 413, rerank_error("text_too_long"),
+        ("query", "103", "10")),
     Row("no reranker", "/v1/rerank", to_rank("a", model="tiny"), 422, rerank_error("wrong_model_kind"), ("embedding",)),
     Row("malformed JSON", "/v1/rerank", b'{"query": ', 400, rerank_error("malformed_json")),
     Row("no content type", "/v1/rerank", b"{}", 415, rerank_error("unsupported_media_type"), sent={}),
@@ -452,7 +471,7 @@ def faults(row: Row, response: httpx.Response) -> list[str]:
 @pytest.mark.parametrize("family", TABLES)
 async def test_the_table(serve: Serve, tiny_folder: Path, tmp_path: Path, family: str) -> None:
     """Each row's status, shape and message; no more than what is said to differ does."""
-    models = (ModelSpec("tiny", tiny_folder), *make_models(tmp_path, "reranker", "classifier"))
+    models = (ModelSpec("tiny", tiny_folder), *make_models(tmp_path, "reranker", "classifier", "late_interaction"))
     async with serve(model=models, viewer=False, **LIMITS) as server:
         rows = [row for row in TABLES[family] if isinstance(row, Row)]
         wrong = {row.case: found for row in rows if (found := faults(row, await send(server, row)))}

@@ -13,10 +13,11 @@ import pytest
 from app.schemas.info import InfoResponse
 from tests.app.conftest import Serve, Served
 from tests.app.routes.scoring import LABELS, make_models
+from tests.tiny import TOKEN_DIMENSIONS
 
 pytestmark = pytest.mark.anyio
 
-WITHOUT_EMBEDDINGS = (*LABELS, "sparse")
+WITHOUT_EMBEDDINGS = (*LABELS, "sparse", "late_interaction")
 LAST_LAYER = {"layers": [-1]}
 
 
@@ -30,7 +31,7 @@ async def kinds(serve: Serve, tmp_path: Path) -> AsyncIterator[Served]:
 def assert_refused(response: httpx.Response, status: int, kind: str) -> None:
     """The status, and a sentence that names the kind."""
     assert response.status_code == status, response.text
-    assert f"this model is a {kind}" in response.text
+    assert f"this model is a {kind.replace('_', ' ')}" in response.text
 
 
 NO_EMBEDDINGS: list[tuple[str, dict[str, Any], int]] = [
@@ -41,7 +42,6 @@ NO_EMBEDDINGS: list[tuple[str, dict[str, Any], int]] = [
     ("/similarity", {"pairs": [["a", "b"]], "model": "{kind}", "explain": True}, 422),
     ("/v1/embeddings", {"input": "a", "model": "{kind}"}, 400),
     ("/models/{kind}/embed", {"inputs": "a"}, 422),
-    ("/models/{kind}/embed_all", {"inputs": "a"}, 422),
     ("/models/{kind}/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}, 422),
     (
         "/v2/models/{kind}/infer",
@@ -64,6 +64,13 @@ async def test_no_embeddings_of_another_kind(
     assert kinds.sample("eyeline_errors_total", code="wrong_model_kind") == 1
 
 
+@pytest.mark.parametrize("kind", [*LABELS, "sparse"])
+async def test_no_vectors_of_tokens(kinds: Served, kind: str) -> None:
+    """Only an embedding model's states and late interaction's vectors mean something by themselves."""
+    assert_refused(await kinds.post(f"/models/{kind}/embed_all", {"inputs": "a"}), 422, kind)
+    assert kinds.embedders[kind].batches == []
+
+
 @pytest.mark.parametrize("kind", WITHOUT_EMBEDDINGS)
 async def test_the_attention_of_a_pair(kinds: Served, kind: str) -> None:
     """/encode gives the maps of any model; of one without embeddings each is of length 0, in every form."""
@@ -73,10 +80,11 @@ async def test_the_attention_of_a_pair(kinds: Served, kind: str) -> None:
     answer = response.json()
     assert (answer["dimensions"], answer["embeddings"]) == (0, [[], []])
     [first, second] = answer["attention"]
-    assert first["maps"]["shape"] == [2, 2, 7, 7]
-    assert first["tokens"]["segment"] == [None, 0, 0, None, 1, 1, None]
+    prefix = [None] * (kind == "late_interaction")
+    assert first["maps"]["shape"] == [2, 2, 7 + len(prefix), 7 + len(prefix)]
+    assert first["tokens"]["segment"] == [None, *prefix, 0, 0, None, 1, 1, None]
     np.testing.assert_allclose(np.sum(first["maps"]["values"], axis=-1), 1, atol=first["maps"]["row_sum_tolerance"])
-    assert second["maps"]["shape"] == [2, 2, 3, 3]
+    assert second["maps"]["shape"] == [2, 2, 3 + len(prefix), 3 + len(prefix)]
     for accept in ("application/vnd.safetensors", "application/x-npz"):
         assert (await kinds.post("/encode", body, accept=accept)).status_code == 200
     text = await kinds.post("/encode", {**body, "encoding_format": "base64"})
@@ -105,6 +113,7 @@ async def test_info_says_the_kind(kinds: Served) -> None:
     expected = {
         "embedding": {"embedding": {"pooling": "mean"}},
         "sparse": {"embedding": {"pooling": "splade"}},
+        "late_interaction": {"embedding": {"pooling": "none"}},
         "reranker": {"reranker": {"id2label": {"0": "relevance"}, "label2id": {"relevance": 0}}},
         "classifier": {
             "classifier": {
@@ -119,4 +128,4 @@ async def test_info_says_the_kind(kinds: Served) -> None:
         assert body["model_type"] == model_type
         [one] = [model for model in body["models"] if model["name"] == kind]
         assert (one["kind"], tuple(one["labels"])) == (kind, LABELS.get(kind, ()))
-        assert one["dimensions"] == (16 if kind == "embedding" else 0)
+        assert one["dimensions"] == {"embedding": 16, "late_interaction": TOKEN_DIMENSIONS}.get(kind, 0)

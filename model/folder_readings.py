@@ -1,0 +1,136 @@
+"""How a folder's late interaction model reads texts: its settings in ids of its tokenizer, and whether they fit."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from model.config import EncoderConfig
+from model.errors import CheckpointError
+from model.files import shown
+from model.folder import ModelFolder, read_optional_json
+from model.late_interaction import LateInteraction
+from model.readings import Added, Reading, Role
+
+log = logging.getLogger("eyeline.model")
+
+MASK_SPELLINGS = ("[MASK]", "<mask>")
+"""Where the tokenizer's files do not name the mask token."""
+
+
+def make_readings(
+    folder: ModelFolder, late: LateInteraction, config: EncoderConfig, backend: Backend
+) -> tuple[dict[Role, Reading], dict[str, str]]:
+    """Find how a late interaction model reads each role, and the prompts, less the prefixes that they begin with.
+
+    Parameters
+    ----------
+    folder : ModelFolder
+    late : LateInteraction
+        Of the folder.
+    config : EncoderConfig
+        Of its encoder.
+    backend : tokenizers.Tokenizer
+        Of the folder.
+
+    Raises
+    ------
+    CheckpointError
+        If a token is not there, or a length does not fit the encoder.
+    """
+    prompts = {"query": "", "document": "", **folder.prompts}
+    prefixes: dict[Role, Added | None] = {}
+    stated: dict[Role, str | None] = {"query": late.query_prefix, "document": late.document_prefix}
+    for role, spelling in stated.items():
+        if spelling is None:
+            prefixes[role] = _leading_special(prompts[role], backend)
+        else:
+            prefixes[role] = _token(spelling, backend, late.file, f"{role} prefix") if spelling else None
+        prefix = prefixes[role]
+        if prefix is not None:
+            prompts[role] = prompts[role].removeprefix(prefix.spelling)
+    longest = config.max_positions
+    if late.query_length is None or late.document_length is None:
+        limits = [limit for limit in (folder.max_length, longest) if limit is not None]
+        if not limits:
+            raise CheckpointError(f"{late.file} does not say how long a query and a document may be")
+        whole = min(limits)
+    query_length = late.query_length or whole
+    filled = late.filled_length
+    if longest is not None and filled > longest:
+        raise CheckpointError(f"{late.file}: queries have {filled} tokens, and the encoder reads {longest}")
+    query = Reading(
+        max_length=query_length if longest is None else min(query_length, longest),
+        prefix=prefixes["query"],
+        filler=_filler(folder, late, backend) if filled else None,
+        filled_length=filled,
+        sees_filler=late.sees_filler,
+    )
+    _check_windows(query, late, config, backend)
+    document_length = late.document_length or whole
+    document = Reading(
+        max_length=document_length if longest is None else min(document_length, longest),
+        prefix=prefixes["document"],
+        skipped_ids=_skipped(late, backend),
+    )
+    return {"query": query, "document": document}, prompts
+
+
+def _leading_special(prompt: str, backend: Backend) -> Added | None:
+    """Find the special token that a prompt begins with, the longest where one begins another."""
+    found = [
+        Added(index, token.content)
+        for index, token in backend.get_added_tokens_decoder().items()
+        if token.special and token.content and prompt.startswith(token.content)
+    ]
+    return max(found, key=lambda added: len(added.spelling), default=None)
+
+
+def _token(spelling: str, backend: Backend, file: Path, what: str) -> Added:
+    """Look a token up."""
+    index = backend.token_to_id(spelling)
+    if index is None:
+        raise CheckpointError(f"{file}: the {what} {shown(spelling)} is no token of the tokenizer")
+    return Added(index, spelling)
+
+
+def _filler(folder: ModelFolder, late: LateInteraction, backend: Backend) -> Added:
+    """Find what queries are filled up with: a token that is named, else the tokenizer's mask token."""
+    if late.filler is not None:
+        return _token(late.filler, backend, late.file, "token of the query expansion")
+    named: list[Any] = []
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        value = read_optional_json(folder.transformer / name).get("mask_token")
+        named.append(value.get("content") if isinstance(value, dict) else value)
+    for spelling in (*named, *MASK_SPELLINGS):
+        index = backend.token_to_id(spelling) if isinstance(spelling, str) else None
+        if index is not None:
+            return Added(index, spelling)
+    raise CheckpointError(f"{folder.transformer}: the tokenizer has no mask token, which queries are filled up with")
+
+
+def _skipped(late: LateInteraction, backend: Backend) -> frozenset[int]:
+    """Look up the tokens that have no vector; words that are no token are left out, as in sentence-transformers."""
+    ids = {word: backend.token_to_id(word) for word in late.skiplist}
+    unknown = [word for word, index in ids.items() if index is None]
+    if unknown:
+        log.warning(
+            "%s: %d words of the skiplist are no tokens, such as %s", late.file, len(unknown), shown(unknown[0])
+        )
+    return frozenset(index for index in ids.values() if index is not None)
+
+
+def _check_windows(query: Reading, late: LateInteraction, config: EncoderConfig, backend: Backend) -> None:
+    """Refuse a filler that would have nothing to look at through a layer's window."""
+    if query.filler is None or query.sees_filler:
+        return
+    last_seen = backend.num_special_tokens_to_add(is_pair=False) + query.num_added - 1
+    for layer in config.layers:
+        if layer.window is not None and query.filled_length - 1 - layer.window > last_seen:
+            raise CheckpointError(
+                f"{late.file}: queries are filled up to {query.filled_length} tokens by such as nobody looks at, and a "
+                f"layer sees {layer.window} tokens to each side: the last would see nothing of a short query"
+            )
