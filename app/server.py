@@ -33,6 +33,11 @@ its hundred operations a batch while the event loop writes answers."""
 ANSWER_SECONDS = 2.0
 """For the answers to leave that are given when the grace ends."""
 
+KEEP_ALIVE_SECONDS = 75
+"""How long a connection stays open without a request: longer than callers keep theirs, or it is closed under a request
+that is on its way, which fails. httpx, and so OpenAI's client, keeps one for 5 seconds, which is uvicorn's default as
+well; AWS's load balancers for 60."""
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 RELOAD_SIGNAL = signal.SIGHUP
 
@@ -201,6 +206,7 @@ def serve(
         ws="none",
         server_header=False,
         lifespan="on",
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         ssl_context_factory=None if tls is None else lambda *_: tls,
     )
     server = Server(config, state, drain_delay_seconds, shutdown_grace_seconds)

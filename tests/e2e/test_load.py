@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import random
 import time
 
@@ -21,6 +22,19 @@ def client_of(server: Server, connections: int) -> httpx.AsyncClient:
     """A client that opens as many connections as there are callers."""
     limits = httpx.Limits(max_connections=connections)
     return httpx.AsyncClient(base_url=server.url, limits=limits, timeout=PATIENCE_SECONDS)
+
+
+def test_a_connection_outlasts_its_callers_patience(server: Server) -> None:
+    """A caller that keeps connections for five seconds, as httpx does, closes them itself: none is closed under it."""
+    connection = http.client.HTTPConnection(server.client.base_url.host, server.client.base_url.port)
+    try:
+        connection.request("GET", "/health")
+        assert connection.getresponse().read()
+        time.sleep(6)
+        connection.request("GET", "/health")  # raises where the connection was closed meanwhile
+        assert connection.getresponse().status == 200
+    finally:
+        connection.close()
 
 
 def test_a_full_queue_says_so(start_server: StartServer) -> None:
