@@ -497,7 +497,7 @@ class Embedder:
         """What makes a token's last hidden state its share of the embedding, where :meth:`check_explainable` passes."""
         return Projection.compose(
             [
-                (_to_array(dense.linear.weight), None if dense.linear.bias is None else _to_array(dense.linear.bias))
+                (_to_array(dense.weight), None if dense.linear.bias is None else _to_array(dense.linear.bias))
                 for dense in self._dense
             ]
         )
@@ -551,7 +551,7 @@ class Embedder:
 
 def _to_array(tensor: Tensor) -> FloatArray:
     """Copy a tensor to a float32 array of its own."""
-    return np.array(tensor.float().cpu().numpy())
+    return np.array(tensor.detach().float().cpu().numpy())
 
 
 def _true_numbers(

@@ -174,6 +174,14 @@ class Dense(nn.Module):
             is_square = in_features == out_features
             self.residual = nn.Identity() if is_square else nn.Linear(in_features, out_features, bias=False)
 
+    @property
+    def weight(self) -> Tensor:
+        """What it multiplies by where its activation is the identity, the residual with it: (out, in)."""
+        weight = self.linear.weight
+        if isinstance(self.residual, nn.Linear):
+            return weight + self.residual.weight
+        return weight if self.residual is None else weight + torch.eye(len(weight)).to(weight)
+
     def forward(self, pooled: Tensor) -> Tensor:
         """Map (B, in_features) to (B, out_features)."""
         out = HEAD_ACTIVATIONS[self.activation](self.linear(pooled))

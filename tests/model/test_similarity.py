@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -203,8 +204,8 @@ def test_maps_sum_to_the_models_cosine(folder: Path, dtype: str, dimensions: int
     check_sums(embedder, embedder.tokenizer.encode(TEXTS), dimensions)
 
 
-def with_dense(folder: Path, *activations: str, bias: bool = True) -> Embedder:
-    """The tiny BERT with dense layers of 16 features, each with one of these activations."""
+def with_dense(folder: Path, *activations: str, bias: bool = True, widths: Sequence[int] = ()) -> Embedder:
+    """The tiny BERT with dense layers of 16 features, each with one of these activations; residuals with widths."""
     write_modules(
         folder,
         ("Transformer", ""),
@@ -213,10 +214,15 @@ def with_dense(folder: Path, *activations: str, bias: bool = True) -> Embedder:
     )
     for number, activation in enumerate(activations, start=2):
         generator = torch.Generator().manual_seed(number)
-        tensors = {"linear.weight": torch.randn((16, 16), generator=generator)}
+        width, out = (widths or [16] * 9)[number - 2 : number]
+        tensors = {"linear.weight": torch.randn((out, width), generator=generator)}
         if bias:
-            tensors["linear.bias"] = torch.randn(16, generator=generator)
-        names = {"out_features": 16, "bias": bias, "activation_function": f"torch.nn.modules.{activation}"}
+            tensors["linear.bias"] = torch.randn(out, generator=generator)
+        names = {"out_features": out, "bias": bias, "activation_function": f"torch.nn.modules.{activation}"}
+        if widths:
+            names.update(in_features=width, use_residual=True)
+            if out != width:
+                tensors["residual.weight"] = torch.randn((out, width), generator=generator)
         write_dense(folder / f"{number}_Dense", tensors, **names)
     return Embedder.load(folder, dtype="float32", device="cpu", threads=1)
 
@@ -228,6 +234,16 @@ def test_linear_layers_are_gone_through(folder: Path, activations: list[str], bi
     embedder = with_dense(folder, *activations, bias=bias)
     embedder.check_explainable()
     assert embedder.projection.weight is not None
+    texts = embedder.tokenizer.encode(TEXTS)
+    check_sums(embedder, texts)
+    check_sums(embedder, texts, 3)
+
+
+@pytest.mark.parametrize("widths", [[16, 16], [16, 8, 8], [16, 16, 24]])
+def test_residuals_are_gone_through(folder: Path, widths: list[int]) -> None:
+    """What a dense layer adds of what comes in, as it is or projected, is part of each token's share."""
+    embedder = with_dense(folder, *["linear.Identity"] * (len(widths) - 1), widths=widths)
+    embedder.check_explainable()
     texts = embedder.tokenizer.encode(TEXTS)
     check_sums(embedder, texts)
     check_sums(embedder, texts, 3)
