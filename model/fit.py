@@ -37,14 +37,14 @@ class Additions:
         Of those that it describes.
     token_types : frozenset of int
         Of the special tokens and of the texts.
-    has_text : bool
-        The template of a text has a place for it.
+    fault : str or None
+        Which template lacks the place of a text, or has one too many.
     """
 
     names: frozenset[str]
     ids: frozenset[int]
     token_types: frozenset[int]
-    has_text: bool = True
+    fault: str | None = None
 
 
 def make_tokenizer(folder: ModelFolder, config: EncoderConfig, special_tokens: SpecialTokens) -> Tokenizer:
@@ -93,7 +93,7 @@ def read_additions(backend: tokenizers.Tokenizer) -> Additions:
     names: set[str] = set()
     ids: set[int] = set()
     token_types: set[int] = set()
-    has_text = True
+    fault: str | None = None
     for processor in _processors(json.loads(backend.post_processor.__getstate__())):
         for field in ("sep", "cls"):  # BERT's and RoBERTa's own kinds: (token, id)
             if field in processor:
@@ -102,13 +102,26 @@ def read_additions(backend: tokenizers.Tokenizer) -> Additions:
         for token in described.values():
             ids.update(token["ids"])
         if "single" in processor:
-            has_text = has_text and any("Sequence" in piece for piece in processor["single"])
+            fault = fault or _fault(processor)
         for piece in (*processor.get("single", ()), *processor.get("pair", ())):
             [(kind, fields)] = piece.items()
             token_types.add(fields["type_id"])
             if kind == "SpecialToken" and fields["id"] not in described:
                 names.add(fields["id"])
-    return Additions(frozenset(names), frozenset(ids), frozenset(token_types), has_text)
+    return Additions(frozenset(names), frozenset(ids), frozenset(token_types), fault)
+
+
+def _fault(template: Mapping[str, Any]) -> str | None:
+    """Find the template that would lose a text in silence, or end the library's call in a panic."""
+    places = {
+        name: {piece["Sequence"]["id"] for piece in template[name] if "Sequence" in piece}
+        for name in ("single", "pair")
+    }
+    if places["single"] != {"A"}:
+        return "single must have a place for the text (A), and none for a second (B)"
+    if places["pair"] != {"A", "B"}:
+        return "pair must have a place for each of two texts (A and B)"
+    return None
 
 
 def _processors(processor: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -125,8 +138,8 @@ def check_additions(additions: Additions, config: EncoderConfig, where: Path) ->
         raise CheckpointError(
             f"{where}: the tokenizer adds the special token {shown(min(additions.names))}, and does not describe it"
         )
-    if not additions.has_text:
-        raise CheckpointError(f"{where}: the tokenizer's template has no place for the text")
+    if additions.fault is not None:
+        raise CheckpointError(f"{where / 'tokenizer.json'}: of the post_processor, {additions.fault}")
     _check_ids(max(additions.ids, default=0), config, where)
     # an encoder with a single type, or none, does not ask for it
     if config.num_token_types > 1 and max(additions.token_types, default=0) >= config.num_token_types:

@@ -80,7 +80,15 @@ def test_a_template_without_descriptions_is_refused(folder: Path) -> None:
 def test_a_template_without_the_text_is_refused(folder: Path, count: int) -> None:
     """Every text would get the same embedding, or none."""
     change_template(folder, lambda template: template.update(single=template["single"][:count]))
-    refused(folder, "the tokenizer's template has no place for the text")
+    refused(folder, "tokenizer.json: of the post_processor, single must have a place for the text (A)")
+
+
+@pytest.mark.parametrize(("part", "places"), [("single", "B"), ("single", "AB"), ("pair", "A"), ("pair", "B")])
+def test_a_template_with_the_wrong_texts_is_refused(folder: Path, part: str, places: str) -> None:
+    """The library panics at a second text that is not there, and drops one that has no place without a word."""
+    pieces = [{"Sequence": {"id": place, "type_id": 0}} for place in places]
+    change_template(folder, lambda template: template.update({part: pieces}))
+    refused(folder, "tokenizer.json", f"post_processor, {part} must have a place for")
 
 
 def test_an_added_token_without_a_row_is_refused(folder: Path) -> None:
