@@ -139,7 +139,8 @@ async def tokenize_whole(service: Service, request: PlainRequest) -> tuple[Token
         check(request)
         model = service.find_model(request.model)
         tokenizer = model.embedder.tokenizer
-        prompt, role = tokenizer.prompt(request.prompt_name, request.prompt), tokenizer.role(request.prompt_name)
+        asked = (request.prompt_name, request.prompt)
+        prompt, role = tokenizer.prompt(*asked), tokenizer.role(*asked)
         texts = [prompt + text for text in request.texts if isinstance(text, str)]
         check_whole(texts, service.limits)
         bare = replace(request, texts=texts, prompt_name=None, prompt="")

@@ -247,7 +247,7 @@ class Service:
         self.check_texts(texts)
         tokenizer = model.embedder.tokenizer
         prompt = tokenizer.prompt(options.prompt_name, options.prompt)
-        read_as = role or tokenizer.role(options.prompt_name)
+        read_as = role or tokenizer.role(options.prompt_name, options.prompt)
         truncate = options.truncate
         side: Side = options.side if isinstance(options, PlainRequest) else "right"
 

@@ -108,9 +108,13 @@ class Tokenizer:
             raise PromptError(f"no prompt has this name. Available prompts: [{known}]", param=param)
         return self.config.prompts[name]
 
-    def role(self, prompt_name: str | None) -> Role:
-        """Tell what a text is to a late interaction model: a query where its prompt is called so, else a document."""
-        return ROLES.get(prompt_name or self.config.default_prompt_name or "", "document")
+    def role(self, name: str | None, text: str | None) -> Role:
+        """Tell what a text is to a late interaction model: a query where its prompt is called so, else a document.
+
+        The model's default counts where :meth:`prompt` takes it: not where a prompt is given as a text.
+        """
+        called = name if name is not None or text is not None else self.config.default_prompt_name
+        return ROLES.get(called or "", "document")
 
     def encode(
         self,

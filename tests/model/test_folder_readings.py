@@ -73,7 +73,10 @@ def test_queries_and_documents_are_read_as_the_folder_says(folder: Path) -> None
         "document": Reading(20, D, skipped_ids=skipped),
     }
     assert tokenizer.config.prompts == {"query": "", "document": ""}
-    assert [tokenizer.role(name) for name in ("query", "document", "other", None)] == ["query", *["document"] * 3]
+    assert [tokenizer.role(name, None) for name in ("query", "document", "other", None)] == [
+        "query",
+        *["document"] * 3,
+    ]
     assert tokenizer.max_length == 20  # not the 32 of sentence_bert_config.json
     [query] = tokenizer.encode(["the cat."], role="query")
     [document] = tokenizer.encode(["the cat."])
@@ -122,9 +125,10 @@ def test_prompts_stand_between_prefix_and_text(folder: Path) -> None:
 
 
 def test_the_default_prompt_says_the_role_where_none_is_named(folder: Path) -> None:
-    """As it says the prompt."""
+    """As it says the prompt; a prompt that is given as a text names none."""
     tokenizer = tokenizer_of(pylate(folder, prompts={"query": "query "}, default_prompt_name="query"))
-    assert [tokenizer.role(name) for name in (None, "document")] == ["query", "document"]
+    assert [tokenizer.role(name, None) for name in (None, "document")] == ["query", "document"]
+    assert [tokenizer.role(None, text) for text in ("passage ", "")] == ["document", "document"]
 
 
 def test_no_prefix_is_no_token(folder: Path) -> None:
