@@ -6,15 +6,15 @@ Their rows are large, so that a request runs in turns, and each turn's rows are 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app.comparison_limits import check_heads, explained_units
-from app.naming import name_in_pairs, naming, shifted
+from app.naming import name_in_pairs, naming
 from app.schemas.attention import HeadDistancesRequest
 from app.schemas.similarity import SimilarityRequest
 from app.service import ServedModel, Service, Timings, record
+from app.turns import cut_turns, run_in_turns
 from model.contract import AttentionSelection, EncodeInput, OutputSpec, Row
 from model.head_distance import HeadDistances, HeadPicture, draw
 from model.maps import Units
@@ -88,8 +88,10 @@ async def _explain(service: Service, request: SimilarityRequest, route: str) -> 
 
     specs = [OutputSpec(pooled=False, token_states=True)] * len(inputs)
     tokens = [a.num_tokens + b.num_tokens for a, b in zip(inputs[0::2], inputs[1::2], strict=True)]
-    turns = [slice(2 * turn.start, 2 * turn.stop) for turn in _turns(tokens, model.limits.batch_tokens)]
-    timings = await _run_in_turns(service, model, inputs, specs, turns, add, Timings(tokenize_seconds), route)
+    turns = [slice(2 * turn.start, 2 * turn.stop) for turn in cut_turns(tokens, model.limits.batch_tokens)]
+    before = Timings(tokenize_seconds)
+    timings = await run_in_turns(service, model, inputs, specs, turns, add, before, service.deadline())
+    record(model, inputs, timings, route, service.caller.key)
     return Explained(model, inputs, units, maps, timings)
 
 
@@ -111,50 +113,10 @@ async def compare_heads(service: Service, request: HeadDistancesRequest, *, rout
                 distances.add(row.maps, special)
 
     specs = [OutputSpec(pooled=False, attention=selection)] * len(inputs)
-    turns = [slice(turn.start, turn.stop) for turn in _turns(values, model.limits.batch_attention_values)]
-    timings = await _run_in_turns(service, model, inputs, specs, turns, add, Timings(tokenize_seconds), route)
+    turns = cut_turns(values, model.limits.batch_attention_values)
+    before = Timings(tokenize_seconds)
+    timings = await run_in_turns(service, model, inputs, specs, turns, add, before, service.deadline())
+    record(model, inputs, timings, route, service.caller.key)
     model.metrics.attention_values(sum(values))
     picture = await asyncio.to_thread(lambda: draw(distances.distances()))
     return ComparedHeads(model, inputs, selection, picture, timings)
-
-
-async def _run_in_turns(
-    service: Service,
-    model: ServedModel,
-    inputs: list[EncodeInput],
-    specs: list[OutputSpec],
-    turns: Sequence[slice],
-    add: Callable[[slice, list[Row]], None],
-    timings: Timings,
-    route: str,
-) -> Timings:
-    """Run a request stretch by stretch and hand each one's rows to ``add``, on a thread: they are never all held.
-
-    The times of the turns add up.
-    """
-    deadline = service.deadline()
-    for turn in turns:
-        with naming(partial(shifted, by=turn.start)):
-            rows = await service.submit(model, inputs[turn], specs[turn], deadline)
-        timings = replace(
-            timings,
-            queue=timings.queue + max(row.queue_seconds for row in rows),
-            inference=timings.inference + max(row.inference_seconds for row in rows),
-        )
-        await asyncio.to_thread(add, turn, rows)
-    record(model, inputs, timings, route, service.caller.key)
-    return timings
-
-
-def _turns(costs: Sequence[int], budget: int) -> list[range]:
-    """Cut a list into stretches whose costs fit the budget together, each with one item at least."""
-    turns: list[range] = []
-    total = 0
-    for index, cost in enumerate(costs):
-        if turns and total + cost <= budget:
-            turns[-1] = range(turns[-1].start, index + 1)
-            total += cost
-        else:
-            turns.append(range(index, index + 1))
-            total = cost
-    return turns

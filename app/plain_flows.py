@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from app.errors import NonFiniteError
 from app.limits import check_sparse_vectors, check_token_states, check_whole
 from app.naming import naming
 from app.plain import PlainRequest, check
-from app.service import INLINE_CHARACTERS, Encoded, Service, Timings, Tokenized, stack
-from model.contract import OutputSpec, Row
+from app.service import INLINE_CHARACTERS, Encoded, ServedModel, Service, Timings, Tokenized, record, stack
+from app.turns import cut_turns, run_in_turns
+from model.contract import FloatArray, OutputSpec, Row
 from model.labels import ModelKind
 from model.late_interaction import max_sim
 from model.output_dtype import check_output_dtype
+
+MAX_TURN_NUMBERS = 2**22
+"""Of documents' vectors that are held at a time: 16 MB, in which a CPU finds several batches."""
 
 
 async def embed(service: Service, request: PlainRequest, *, route: str) -> Encoded:
@@ -77,27 +81,56 @@ async def rank(service: Service, request: PlainRequest, *, route: str) -> Encode
         pairs = [pair for pair in request.texts if isinstance(pair, tuple)]
         documents = replace(request, texts=[text for _, text in pairs], prompt_name="document")
         service.check_texts(request.texts)
-        with naming(lambda param: "query" if param.startswith("texts") else param):
-            asked = replace(request, texts=[pairs[0][0]], prompt_name="query")
-            [query], query_seconds = await service.tokenize_texts(model, asked.texts, asked, details=False)
-        inputs, seconds = await service.tokenize_texts(model, documents.texts, documents, details=False)
-        specs = [model.embedder.own_output] * (1 + len(inputs))
-        rows, timings = await service.run(model, [query, *inputs], specs, query_seconds + seconds, route)
-        scored = await asyncio.to_thread(_score_rows, rows)
-        return Encoded(model, inputs, stack(scored), scored, None, timings, query)
+        return await _rank_by_max_sim(service, model, request, documents, pairs[0][0], route)
 
 
-def _score_rows(rows: Sequence[Row]) -> list[Row]:
-    """Compare the first row's vectors with those of each other one."""
-    query, *documents = [row.token_vectors for row in rows if row.token_vectors is not None]
-    return [
-        Row(
-            logits=np.array([max_sim(query, document)], dtype=np.float32),
-            queue_seconds=row.queue_seconds,
-            inference_seconds=row.inference_seconds,
-        )
-        for row, document in zip(rows[1:], documents, strict=True)
-    ]
+async def _rank_by_max_sim(
+    service: Service, model: ServedModel, request: PlainRequest, documents: PlainRequest, text: str, route: str
+) -> Encoded:
+    """Compare a query with documents, which run in turns: of each a number is kept, not its vectors."""
+    asked = replace(request, texts=[text], prompt_name="query")
+    with naming(_name_query):
+        [query], query_seconds = await service.tokenize_texts(model, asked.texts, asked, details=False)
+    inputs, seconds = await service.tokenize_texts(model, documents.texts, documents, details=False)
+    # before anything runs, as no turn by itself would be too large
+    model.batcher.check_size(len(inputs), sum(item.num_tokens for item in inputs), service.caller.key)
+    deadline, own_output = service.deadline(), model.embedder.own_output
+    with naming(_name_query):
+        [query_row] = await service.submit(model, [query], [own_output], deadline)
+    vectors = query_row.token_vectors
+    if vectors is None:
+        raise ValueError("late interaction compares token vectors, and the query's row has none")
+    scored: list[Row] = []
+
+    def add(turn: slice, rows: list[Row]) -> None:
+        for index, row in enumerate(rows, turn.start):
+            scored.append(_score(vectors, row, f"texts[{index}]"))
+
+    turns = cut_turns([item.num_vectors * model.embedder.info.dimensions for item in inputs], MAX_TURN_NUMBERS)
+    before = Timings(query_seconds + seconds, query_row.queue_seconds, query_row.inference_seconds)
+    timings = await run_in_turns(service, model, inputs, [own_output] * len(inputs), turns, add, before, deadline)
+    record(model, [query, *inputs], timings, route, service.caller.key)
+    return Encoded(model, inputs, stack(scored), scored, None, timings, query)
+
+
+def _name_query(param: str) -> str:
+    """Name the query, which is tokenized and run as a text by itself."""
+    return "query" if param.startswith("texts") else param
+
+
+def _score(query: FloatArray, row: Row, name: str) -> Row:
+    """Compare a query with a document's row; raises :class:`NonFiniteError` where there is no number for it."""
+    document = row.token_vectors
+    if document is None:
+        raise ValueError("late interaction compares token vectors, and a document's row has none")
+    score = max_sim(query, document)
+    if not abs(score) <= np.finfo(np.float32).max:  # nor is a NaN
+        raise NonFiniteError("the score of this document is not finite", param=name)
+    return Row(
+        logits=np.array([score], dtype=np.float32),
+        queue_seconds=row.queue_seconds,
+        inference_seconds=row.inference_seconds,
+    )
 
 
 async def embed_sparse(service: Service, request: PlainRequest, *, route: str) -> Encoded:

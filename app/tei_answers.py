@@ -81,6 +81,8 @@ def headers_of(encoded: Encoded, request: PlainRequest, started: float) -> dict[
     slowest = max(encoded.rows, key=lambda row: row.queue_seconds + row.inference_seconds)
     total = time.perf_counter() - started
     characters = sum(num_characters(text) for text in request.texts if not isinstance(text, list))
+    if encoded.query is not None and isinstance(request.texts[0], tuple):  # read once, and sent in every pair
+        characters -= (len(request.texts) - 1) * len(request.texts[0][0])
     seconds = {
         "x-compute-time": total,
         "x-total-time": total,

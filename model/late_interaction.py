@@ -346,6 +346,8 @@ class LateInteractionHead:
 def max_sim(query: FloatArray, document: FloatArray) -> float:
     """Sum, over the vectors of a query, the largest product with one of a document's; 0 where either has none.
 
+    Of vectors that are not scaled to unit length a product may be more than a float32 holds: then it is not finite.
+
     Parameters
     ----------
     query : array, shape (n, dimensions), float32
@@ -353,4 +355,5 @@ def max_sim(query: FloatArray, document: FloatArray) -> float:
     """
     if not len(query) or not len(document):
         return 0.0
-    return float((query @ document.T).max(axis=1).sum(dtype=np.float64))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float((query @ document.T).max(axis=1).sum(dtype=np.float64))

@@ -22,6 +22,7 @@ MODULES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROO
 WITHOUT_TESTS_OF_THEIR_OWN = {
     "app/__init__.py": "a docstring",
     "app/bulk/__init__.py": "a docstring",
+    "app/comparison_flows.py": "tests/app/routes/test_explain.py and test_attention.py run them; turns: app/turns.py",
     "app/connection.py": "tests/app/test_attacks.py sends it what hostile callers send",
     "app/routes/__init__.py": "a docstring",
     "app/schemas/__init__.py": "a docstring",

@@ -13,13 +13,14 @@ import pytest
 import safetensors.numpy
 
 from app.settings import ModelSpec
-from model.contract import FloatArray
+from model.contract import EncodeInput, FloatArray
 from model.late_interaction import max_sim
 from model.readings import Role
 from model.tokenizer import Text, TokenIds
 from tests.app.conftest import Serve, Served
 from tests.app.routes.scoring import make_models
 from tests.app.routes.test_rerank import LONG, MARKER, ask, assert_error, assert_tei_error
+from tests.model.test_late_interaction import own_layout
 from tests.tiny import PYLATE, TOKEN_DIMENSIONS, make_bert_folder
 
 pytestmark = pytest.mark.anyio
@@ -153,6 +154,7 @@ async def test_what_is_refused(server: Served, body: dict[str, Any], status: int
 async def test_texts_are_ranked_by_max_sim(server: Served, path: str, raw: bool) -> None:
     """As it is, raw or not; an empty text has vectors of its special tokens. The query is read once."""
     scores = expected_scores(server, QUERY, TEXTS)
+    server.embedder.batches.clear()
     response = await server.post(path, {"query": QUERY, "texts": TEXTS, "raw_scores": raw, "return_text": True})
     answer = response.json()
     assert [rank["index"] for rank in answer] == sorted(range(4), key=lambda index: -scores[index])
@@ -162,13 +164,17 @@ async def test_texts_are_ranked_by_max_sim(server: Served, path: str, raw: bool)
     assert scores.max() > 1  # no probability
     num_tokens = QUERY_LENGTH + sum(item.num_tokens for item in server.embedder.tokenizer.encode(TEXTS))
     assert response.headers["x-compute-tokens"] == str(num_tokens)
-    assert sum(len(batch) for batch in server.embedder.batches) >= 1 + len(TEXTS)
+    assert response.headers["x-compute-characters"] == str(len(QUERY) + sum(map(len, TEXTS)))
+    assert sum(len(batch) for batch in server.embedder.batches) == 1 + len(TEXTS)
+    route = path.replace(f"/{NAME}/", "/{name}/")
+    assert server.sample("eyeline_texts_total", model=NAME, route=route) == 1 + len(TEXTS)
 
 
 @pytest.mark.parametrize("path", RERANK_PATHS)
 async def test_documents_are_ranked_by_max_sim(server: Served, path: str) -> None:
-    """The same scores in Cohere's and Jina's form."""
+    """The same scores in Cohere's and Jina's form. The query is read once."""
     scores = expected_scores(server, QUERY, TEXTS)
+    server.embedder.batches.clear()
     answer = await ask(server, path, query=QUERY, documents=TEXTS, top_n=3, return_documents=True)
     assert [one["index"] for one in answer["results"]] == sorted(range(4), key=lambda index: -scores[index])[:3]
     for one in answer["results"]:
@@ -176,6 +182,7 @@ async def test_documents_are_ranked_by_max_sim(server: Served, path: str) -> Non
         assert one["document"] == {"text": TEXTS[one["index"]]}
     num_tokens = QUERY_LENGTH + sum(item.num_tokens for item in server.embedder.tokenizer.encode(TEXTS))
     assert answer["usage"] == {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+    assert sum(len(batch) for batch in server.embedder.batches) == 1 + len(TEXTS)
 
 
 async def test_what_was_cut_of_a_ranking_is_said(server: Served) -> None:
@@ -210,6 +217,59 @@ async def test_a_rankings_limits_are_those_of_pairs(serve: Serve, tmp_path: Path
         assert_error(response, 413, "text_too_long", "documents[1]", "50", "51")
         assert_tei_error(await server.post("/rerank", {"query": "a", "texts": []}), 400, "Empty", "texts")
         assert_tei_error(await server.post("/rerank", {"query": "", "texts": ["a"]}), 400, "Empty", "query")
+
+
+async def test_a_ranking_may_be_as_long_as_the_queue(serve: Serve, tmp_path: Path) -> None:
+    """The query is no document; all documents together must fit the queue, or nothing is run."""
+    models = make_models(tmp_path, NAME)
+    async with serve(model=models, max_texts=3, max_queue_texts=3) as server:
+        answer = await ask(server, "/v1/rerank", query="a", documents=["b"] * 3)
+        assert len(answer["results"]) == 3
+    async with serve(model=models, max_queue_tokens=20) as server:
+        await ask(server, "/v1/rerank", query="a", documents=["b"] * 5)
+        server.embedder.batches.clear()
+        response = await server.post("/v1/rerank", {"query": "a", "documents": ["b"] * 6})
+        assert_error(response, 413, "request_too_large", "documents", "20", "24")
+        assert server.embedder.batches == []
+
+
+async def test_documents_are_scored_in_turns(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the vectors of a few are held, not those of all; that changes no score, and nothing is counted twice."""
+    many = [f"the cat {'sat ' * (index % 5)}" for index in range(12)]
+    scores = expected_scores(server, QUERY, many)
+    # 81 vectors, 5 to 9 of a text
+    monkeypatch.setattr("app.plain_flows.MAX_TURN_NUMBERS", 30 * TOKEN_DIMENSIONS)
+    server.embedder.batches.clear()
+    response = await server.post("/v1/rerank", {"query": QUERY, "documents": many})
+    query, *turns = server.embedder.batches
+    assert [item.num_tokens for item in query] == [QUERY_LENGTH]
+    assert len(turns) == 3
+    assert all(sum(item.num_vectors for item in turn) <= 30 for turn in turns)
+    for one in response.json()["results"]:
+        assert one["relevance_score"] == pytest.approx(scores[one["index"]], abs=1e-5)
+    assert server.sample("eyeline_texts_total", model=NAME, route="/v1/rerank") == 1 + len(many)
+    assert server.sample("eyeline_stage_duration_seconds_count", model=NAME, stage="inference") == 1
+    stages = dict(part.split(";dur=") for part in response.headers["server-timing"].split(", "))
+    parts = sum(float(stages[name]) for name in ("tokenize", "queue", "inference"))
+    assert parts <= float(stages["total"]) + 0.001
+
+
+@pytest.mark.parametrize("numbers", [1, 2**22])
+async def test_faults_of_a_ranking_name_what_is_at_fault(
+    server: Served, monkeypatch: pytest.MonkeyPatch, numbers: int
+) -> None:
+    """A document by its place in the request, whichever turn it is in; the query as the query."""
+    monkeypatch.setattr("app.plain_flows.MAX_TURN_NUMBERS", numbers)
+    documents = ["a", "b", "the cat sat on the mat", "c"]
+    for fault, place in ((9, "documents[2]"), (QUERY_LENGTH, "query")):
+
+        def refuse(inputs: Sequence[EncodeInput], fault: int = fault) -> None:
+            if any(item.num_tokens == fault for item in inputs):
+                raise RuntimeError("no")
+
+        server.embedder.before_run = refuse
+        response = await server.post("/v1/rerank", {"query": "a", "documents": documents})
+        assert_error(response, 500, "inference_failed", place)
 
 
 async def test_equal_texts_keep_their_order(server: Served) -> None:
@@ -302,6 +362,24 @@ async def test_vectors_that_are_not_finite_are_withheld(serve: Serve, tmp_path: 
         assert_tei_error(await server.post("/embed_all", {"inputs": ["a"]}), 500, "Backend", "inputs[0]")
         response = await server.post("/v1/rerank", {"query": "a", "documents": ["b"]})
         assert response.status_code == 500
+
+
+@pytest.mark.parametrize(("size", "status"), [(1e2, 200), (1e22, 500)])
+async def test_scores_that_are_not_finite_are_withheld(serve: Serve, tmp_path: Path, size: float, status: int) -> None:
+    """Of vectors that are sent as they are, their products may be too large: 500 with the document, never a null."""
+    folder = own_layout(make_bert_folder(tmp_path / NAME, late=True))
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps(modules[:-1]))  # no Normalize
+    tensors = safetensors.numpy.load_file(folder / "1_Dense/model.safetensors")
+    tensors = {"linear.weight": tensors["linear.weight"] * np.float32(size)}
+    safetensors.numpy.save_file(tensors, folder / "1_Dense/model.safetensors")
+    async with serve(model=(ModelSpec(NAME, folder),)) as server:
+        assert np.isfinite(np.array(await ask(server, "/embed_all", inputs="a"))).all()
+        response = await server.post("/v1/rerank", {"query": "a", "documents": ["b", "c"]})
+        assert response.status_code == status
+        if status == 500:
+            assert_error(response, 500, "non_finite_output", "documents[0]")
+            assert_tei_error(await server.post("/rerank", {"query": "a", "texts": ["b"]}), 500, "Backend", "texts[0]")
 
 
 async def test_examples_are_taken_as_they_are(server: Served) -> None:
