@@ -45,7 +45,10 @@ class RerankRequest(Body):
     priority: None = NULL
     truncate: bool = Field(
         True,
-        description="Not theirs: false refuses a document that is too long. Otherwise the longer of the two is cut.",
+        description=(
+            "Not theirs: false refuses a document that is too long. Otherwise the longer of the two is cut; of late "
+            "interaction each is cut to its own length."
+        ),
     )
 
     @property

@@ -57,7 +57,7 @@ class TeiTruncation(TeiCut):
 
     prompt_name: str | None = Field(
         None,
-        description="A prompt of the model, put before each text. Late interaction: query, or document (the default).",
+        description="A prompt of the model, put before each text. Late interaction: query or document (docs/api.md).",
     )
 
 
