@@ -90,7 +90,8 @@ def load_encoder(
     device : torch.device
     attend : Attend
     pack : bool
-        Lay the linear layers out for serving; False keeps weights that can be trained.
+        Lay the linear layers of the encoder, and of a masked language model's head, out for serving; False keeps
+        weights that can be trained, or put into bytes. A classification head is laid out in any case: int8 leaves it.
 
     Raises
     ------
@@ -431,7 +432,7 @@ class _Reader:
         try:
             tensor: Tensor = self._opened[file].get_tensor(name)  # type: ignore[no-untyped-call]  # a compiled method
         except (SafetensorError, OSError, AttributeError, RuntimeError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{file}: tensor {key!r} is of a kind that PyTorch does not read") from error
+            raise CheckpointError(f"{file}: tensor {shown(key)} is of a kind that PyTorch does not read") from error
         return tensor
 
 
@@ -468,12 +469,12 @@ def _check_tensor(key: str, file: Path, part: Tensor, whole: Tensor, num_parts: 
     expected = (whole.shape[0] // num_parts, *whole.shape[1:])
     if tuple(part.shape) != expected:
         raise CheckpointError(
-            f"{file}: tensor {key!r} has shape {shown(tuple(part.shape))}, the config says {expected}"
+            f"{file}: tensor {shown(key)} has shape {shown(tuple(part.shape))}, the config says {expected}"
         )
     if not part.is_floating_point() or part.itemsize == 1:  # of a float in a byte, nothing here knows the scale
-        raise CheckpointError(f"{file}: tensor {key!r} holds {part.dtype}, not floating-point numbers")
+        raise CheckpointError(f"{file}: tensor {shown(key)} holds {part.dtype}, not floating-point numbers")
     if not bool(torch.isfinite(part).all()):
-        raise CheckpointError(f"{file}: tensor {key!r} has a value that is not finite")
+        raise CheckpointError(f"{file}: tensor {shown(key)} has a value that is not finite")
 
 
 def _check_ranges(found: Format, reader: _Reader) -> None:
@@ -483,4 +484,4 @@ def _check_ranges(found: Format, reader: _Reader) -> None:
             continue
         ids = reader[key].flatten()
         if not torch.equal(ids.long(), torch.arange(first, first + ids.numel())):
-            raise CheckpointError(f"{reader.file(key)}: tensor {key!r} does not count {first}, {first + 1}, ...")
+            raise CheckpointError(f"{reader.file(key)}: tensor {shown(key)} does not count {first}, {first + 1}, ...")

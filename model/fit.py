@@ -19,6 +19,7 @@ from model.errors import CheckpointError
 from model.files import shown
 from model.folder import ModelFolder, read_tokenizer
 from model.folder_readings import make_readings
+from model.readings import Role
 from model.tokenizer import SpecialTokens, Tokenizer, TokenizerConfig
 
 SHORTEST_MAX_LENGTH = 3
@@ -77,13 +78,28 @@ def make_tokenizer(folder: ModelFolder, config: EncoderConfig, special_tokens: S
         ),
     )
     _check_ids(tokenizer.vocab_size - 1, config, folder.transformer)
-    for length, num_added in (
-        (tokenizer.max_length, 0),
-        *((reading.max_length, reading.num_added) for reading in readings.values()),
-    ):
-        if length < max(SHORTEST_MAX_LENGTH, tokenizer.num_special_tokens + num_added + 1):
-            raise CheckpointError(f"{folder.path}: a maximum length of {length} tokens leaves no room for text")
+    lengths: list[tuple[int, int, Role | None]] = [(tokenizer.max_length, 0, None)]
+    lengths += [(reading.max_length, reading.num_added, role) for role, reading in readings.items()]
+    for length, num_added, role in lengths:
+        least = max(SHORTEST_MAX_LENGTH, tokenizer.num_special_tokens + num_added + 1)
+        if length < least:
+            raise CheckpointError(
+                f"{_field_of_length(folder, length, role)} is {length}, which leaves no room for text: with what is "
+                f"added to it, it must be {least} tokens at least"
+            )
     return tokenizer
+
+
+def _field_of_length(folder: ModelFolder, length: int, role: Role | None) -> str:
+    """Find the file and the field that a longest text comes from."""
+    late = folder.late_interaction
+    if late is not None and role is not None:
+        stated = late.query_length if role == "query" else late.document_length
+        if stated == length:
+            return f"{late.file}: {late.name(f'{role}_length')}"
+    if folder.max_length == length:
+        return folder.max_length_field
+    return f"{folder.transformer / 'config.json'}: the number of positions"
 
 
 def read_additions(backend: tokenizers.Tokenizer) -> Additions:

@@ -94,6 +94,8 @@ class ModelFolder:
         In the order in which they run; of a late interaction model on each token.
     max_length : int or None
         Tokens a text may have according to the folder; None = it does not say.
+    max_length_field : str
+        The file and the field that say so.
     lowercase : bool
     prompts : mapping of str to str
     default_prompt_name : str or None
@@ -111,6 +113,7 @@ class ModelFolder:
     lowercase: bool
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
+    max_length_field: str = ""
 
     @property
     def kind(self) -> ModelKind:
@@ -194,6 +197,7 @@ def read_folder(path: Path) -> ModelFolder:
             f"{transformer / 'config.json'}: a classification head is not supported with late interaction"
         )
     has_pooling = labels is None and place is None and late is None
+    max_length, max_length_field = _max_length(transformer, sentence)
     return ModelFolder(
         path=path,
         transformer=transformer,
@@ -203,7 +207,8 @@ def read_folder(path: Path) -> ModelFolder:
         late_interaction=late,
         pooling=_pooling(path, modules) if has_pooling else Pooling(),
         dense=_all_dense(modules, late, transformer, config),
-        max_length=_max_length(transformer, sentence),
+        max_length=max_length,
+        max_length_field=max_length_field,
         lowercase=bool(sentence.get("do_lower_case", False)),
         prompts=prompts,
         default_prompt_name=default_prompt_name,
@@ -306,20 +311,20 @@ def _dense(folder: Path, *, is_late: bool) -> DenseConfig:
     return DenseConfig(folder, *sizes, bool(raw.get("bias", True)), activation, bool(raw.get("use_residual", False)))
 
 
-def _max_length(transformer: Path, sentence: Mapping[str, Any]) -> int | None:
-    """Find the longest text in tokens: ``max_seq_length`` first, the tokenizer's own limit second."""
+def _max_length(transformer: Path, sentence: Mapping[str, Any]) -> tuple[int | None, str]:
+    """Find the longest text in tokens, and who says so: ``max_seq_length`` first, the tokenizer's own limit second."""
     file, field = transformer / "sentence_bert_config.json", "max_seq_length"
     limit = sentence.get(field)
     if limit is None:
         file, field = transformer / "tokenizer_config.json", "model_max_length"
         limit = read_optional_json(file).get(field)
     if limit is None:
-        return None
+        return None, ""
     if isinstance(limit, bool) or not isinstance(limit, int | float):
         raise CheckpointError(f"{file}: {field} {shown(limit)} is not a number")
     if limit != limit or limit < -_UNBOUNDED:
         raise CheckpointError(f"{file}: {field} {shown(limit)} is no number of tokens")
-    return int(limit) if limit < _UNBOUNDED else None
+    return (int(limit) if limit < _UNBOUNDED else None), f"{file}: {field}"
 
 
 def read_tokenizer(folder: ModelFolder) -> tokenizers.Tokenizer:

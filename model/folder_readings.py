@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
@@ -48,7 +47,7 @@ def make_readings(
         if spelling is None:
             prefixes[role] = _leading_special(prompts[role], backend)
         else:
-            prefixes[role] = _token(spelling, backend, late.file, f"{role} prefix") if spelling else None
+            prefixes[role] = _token(spelling, backend, late, f"{role}_prefix") if spelling else None
         prefix = prefixes[role]
         if prefix is not None:
             prompts[role] = prompts[role].removeprefix(prefix.spelling)
@@ -56,12 +55,19 @@ def make_readings(
     if late.query_length is None or late.document_length is None:
         limits = [limit for limit in (folder.max_length, longest) if limit is not None]
         if not limits:
-            raise CheckpointError(f"{late.file} does not say how long a query and a document may be")
+            unstated = "query_length" if late.query_length is None else "document_length"
+            raise CheckpointError(
+                f"{late.file} does not state {late.name(unstated)}, nor anything else how long texts may be, "
+                "such as max_seq_length"
+            )
         whole = min(limits)
     query_length = late.query_length or whole
     filled = late.filled_length
     if longest is not None and filled > longest:
-        raise CheckpointError(f"{late.file}: queries have {filled} tokens, and the encoder reads {longest}")
+        raise CheckpointError(
+            f"{late.file}: {late.name('filled_length')} is {filled}, to which queries are filled up, and the encoder "
+            f"reads {longest} tokens"
+        )
     query = Reading(
         max_length=query_length if longest is None else min(query_length, longest),
         prefix=prefixes["query"],
@@ -89,18 +95,18 @@ def _leading_special(prompt: str, backend: Backend) -> Added | None:
     return max(found, key=lambda added: len(added.spelling), default=None)
 
 
-def _token(spelling: str, backend: Backend, file: Path, what: str) -> Added:
-    """Look a token up."""
+def _token(spelling: str, backend: Backend, late: LateInteraction, attribute: str) -> Added:
+    """Look up the token that an attribute names."""
     index = backend.token_to_id(spelling)
     if index is None:
-        raise CheckpointError(f"{file}: the {what} {shown(spelling)} is no token of the tokenizer")
+        raise CheckpointError(f"{late.file}: {late.name(attribute)} {shown(spelling)} is no token of the tokenizer")
     return Added(index, spelling)
 
 
 def _filler(folder: ModelFolder, late: LateInteraction, backend: Backend) -> Added:
     """Find what queries are filled up with: a token that is named, else the tokenizer's mask token."""
     if late.filler is not None:
-        return _token(late.filler, backend, late.file, "token of the query expansion")
+        return _token(late.filler, backend, late, "filler")
     named: list[Any] = []
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         value = read_optional_json(folder.transformer / name).get("mask_token")
@@ -109,7 +115,10 @@ def _filler(folder: ModelFolder, late: LateInteraction, backend: Backend) -> Add
         index = backend.token_to_id(spelling) if isinstance(spelling, str) else None
         if index is not None:
             return Added(index, spelling)
-    raise CheckpointError(f"{folder.transformer}: the tokenizer has no mask token, which queries are filled up with")
+    raise CheckpointError(
+        f"{folder.transformer / 'tokenizer_config.json'}: mask_token {shown(named[0])} is no token of the tokenizer, "
+        f"nor are {' and '.join(MASK_SPELLINGS)}: queries are filled up with it"
+    )
 
 
 def _skipped(late: LateInteraction, backend: Backend) -> frozenset[int]:
@@ -129,8 +138,9 @@ def _check_windows(query: Reading, late: LateInteraction, config: EncoderConfig,
         return
     last_seen = backend.num_special_tokens_to_add(is_pair=False) + query.num_added - 1
     for layer in config.layers:
-        if layer.window is not None and query.filled_length - 1 - layer.window > last_seen:
+        if layer.window is not None and query.filled_length > last_seen + layer.window + 1:
             raise CheckpointError(
-                f"{late.file}: queries are filled up to {query.filled_length} tokens by such as nobody looks at, and a "
-                f"layer sees {layer.window} tokens to each side: the last would see nothing of a short query"
+                f"{late.file}: {late.name('filled_length')} is {query.filled_length}, which must be at most "
+                f"{last_seen + layer.window + 1}: a layer sees {layer.window} tokens to each side, so the last "
+                "would see nothing of a short query"
             )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,8 @@ class LateInteraction:
         Scale each vector to unit length.
     dimensions : int or None
         Of the projection among the encoder's tensors, where there is one.
+    names : mapping of str to str
+        What the file calls these, where it is another name.
     """
 
     file: Path
@@ -108,6 +110,11 @@ class LateInteraction:
     skiplist: tuple[str, ...]
     normalize: bool = True
     dimensions: int | None = None
+    names: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def name(self, attribute: str) -> str:
+        """Return what the file calls an attribute."""
+        return self.names.get(attribute, attribute)
 
 
 def find_late_interaction(
@@ -155,8 +162,8 @@ def find_late_interaction(
         )
     ):
         raise CheckpointError(
-            f"{path / 'modules.json'}: modules {kinds} are not supported: a late interaction model has a Transformer, "
-            f"Dense for each token, then perhaps {MASK_MODULE} and Normalize, and nothing else"
+            f"{path / 'modules.json'}: modules {shown(kinds)} are not supported: a late interaction model has a "
+            f"Transformer, Dense for each token, then perhaps {MASK_MODULE} and Normalize, and nothing else"
         )
     if stated.get("similarity_fn_name") not in (None, "MaxSim", "maxsim"):
         raise _unsupported(file, "similarity_fn_name", stated["similarity_fn_name"], "only MaxSim")
@@ -187,6 +194,7 @@ def _read_pylate(raw: Mapping[str, Any], file: Path) -> LateInteraction:
         filler=None,
         sees_filler=fields.flag("attend_to_expansion_tokens"),
         skiplist=fields.texts("skiplist_words"),
+        names={"filled_length": "query_length"},
     )
 
 
@@ -210,6 +218,13 @@ def _read_colbert(raw: Mapping[str, Any], file: Path) -> LateInteraction:
         sees_filler=fields.flag("attend_to_mask_tokens"),
         skiplist=PUNCTUATION if fields.flag("mask_punctuation") else (),
         dimensions=fields.count("dim"),
+        names={
+            "query_prefix": "query_token_id",
+            "document_prefix": "doc_token_id",
+            "query_length": "query_maxlen",
+            "document_length": "doc_maxlen",
+            "filled_length": "query_maxlen",
+        },
     )
 
 
@@ -226,7 +241,7 @@ def _read_multi_vector(
     lengths = _Fields(raw, file, {})
     query_length = lengths.count_or_none("query_length")
     expanded = _Fields(expansion or {}, file, {"attend": False})
-    filled = 0
+    filled, strategy = 0, None
     if expansion is not None:
         filled = expanded.count("length")
         strategy = expansion.get("strategy")
@@ -247,6 +262,11 @@ def _read_multi_vector(
         sees_filler=expansion is not None and expanded.flag("attend"),
         skiplist=_Fields(mask, mask_file, {"skiplist_words": []}).texts("skiplist_words"),
         normalize=normalize,
+        names={
+            "query_length": "query_expansion.length" if strategy == "fixed" else "query_length",
+            "filled_length": "query_expansion.length",
+            "filler": "query_expansion.token",
+        },
     )
 
 
@@ -328,7 +348,9 @@ class LateInteractionHead:
         """
         rows = torch.tensor([row for some in places for row in some], dtype=torch.int64, device=hidden_states.device)
         states = hidden_states.index_select(0, rows).float()  # (rows, D)
-        # a kernel of a CPU may sum rows at the end in another order: equal documents shall score equal
+        # A kernel of a CPU may sum rows that fill no block in another order (BLOCK_ROWS of model/heads.py), so that a
+        # document's vectors would depend on its neighbours, and equal documents not score equal: each is a product of
+        # its own. Of rows filled up to blocks, as classifiers have them, there would be many products for a document.
         sizes = [*map(len, places)] if states.device.type == "cpu" else [len(rows)]
         projected = torch.cat([self._project(part) for part in torch.split(states, sizes)])  # (rows, dimensions)
         if self._normalize:

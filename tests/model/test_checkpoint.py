@@ -708,4 +708,4 @@ def test_the_shorter_limit_holds(folder: Path, tmp_path: Path) -> None:
 def test_a_limit_without_room_for_a_token_is_refused(folder: Path, limit: int) -> None:
     """Two special tokens and one of the text are the least."""
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit})
-    refused(folder, str(folder), f"maximum length of {limit}")
+    refused(folder, str(folder / "sentence_bert_config.json"), f"max_seq_length is {limit}, which leaves no room")

@@ -135,6 +135,10 @@ def test_a_length_without_room_for_text_is_refused(folder: Path) -> None:
     """A token between the special tokens is the least."""
     for limit in (0, 2, -5):
         write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit})
-        refused(folder, f"a maximum length of {limit} tokens leaves no room for text")
+        refused(folder, f"sentence_bert_config.json: max_seq_length is {limit}, which leaves", "it must be 3 tokens")
+    (folder / "sentence_bert_config.json").unlink()
+    write_json(folder / "tokenizer_config.json", {"model_max_length": 2})
+    refused(folder, "tokenizer_config.json: model_max_length is 2", "it must be 3 tokens")
+    (folder / "tokenizer_config.json").unlink()
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": 3})
     assert Embedder.load(folder, dtype="float32", device="cpu", threads=1).info.max_length == 3

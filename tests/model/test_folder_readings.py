@@ -141,8 +141,8 @@ def test_no_prefix_is_no_token(folder: Path) -> None:
 
 def test_a_prefix_that_is_no_token_is_refused(folder: Path) -> None:
     """PyLate would give it a random vector."""
-    refused(pylate(folder, query_prefix="[X] "), "config_sentence_transformers.json", "query prefix '[X] '")
-    refused(pylate(folder, query_prefix="[Q] ", document_prefix="[Y] "), "document prefix '[Y] '")
+    refused(pylate(folder, query_prefix="[X] "), "config_sentence_transformers.json", "query_prefix '[X] '")
+    refused(pylate(folder, query_prefix="[Q] ", document_prefix="[Y] "), "document_prefix '[Y] '")
 
 
 def test_the_mask_token_is_found_by_its_name(folder: Path) -> None:
@@ -155,7 +155,7 @@ def test_the_mask_token_is_found_by_its_name(folder: Path) -> None:
     (folder / "special_tokens_map.json").write_text(json.dumps({"mask_token": "sat"}))
     assert tokenizer_of(folder).config.readings["query"].filler == Added(VOCABULARY.index("sat"), "sat")
     (folder / "special_tokens_map.json").unlink()
-    refused(change_tokenizer(folder, "[MASK]", "[MSK]"), "no mask token")
+    refused(change_tokenizer(folder, "[MASK]", "[MSK]"), "tokenizer_config.json: mask_token None", "[MASK] and <mask>")
     assert tokenizer_of(pylate(folder, do_query_expansion=False)).config.readings["query"].filler is None
 
 
@@ -169,10 +169,14 @@ def test_words_of_the_skiplist_that_are_no_tokens_are_told(folder: Path, caplog:
 def test_lengths_are_held_to_what_the_encoder_reads(folder: Path) -> None:
     """Documents are cut there; a query that would be filled up beyond is refused; so is one without room for text."""
     assert tokenizer_of(pylate(folder, document_length=500)).config.readings["document"].max_length == 64
-    refused(pylate(folder, query_length=65), "queries have 65 tokens", "the encoder reads 64")
+    refused(
+        pylate(folder, query_length=65), "config_sentence_transformers.json: query_length is 65", "the encoder reads 64"
+    )
     tokenizer = tokenizer_of(pylate(folder, do_query_expansion=False))
     assert tokenizer.config.readings["query"].max_length == 64
-    refused(pylate(folder, query_length=3), "3 tokens leaves no room for text")
+    refused(pylate(folder, query_length=3), "config_sentence_transformers.json: query_length is 3, which", "must be 4")
+    refused(pylate(folder, query_length=10, document_length=3), "document_length is 3, which", "must be 4")
+    pylate(folder, document_length=20)
     assert tokenizer_of(pylate(folder, query_length=4)).config.readings["query"].max_length == 4
 
 
@@ -195,7 +199,7 @@ def test_own_layouts_prefixes_are_special_tokens_of_its_prompts(folder: Path) ->
     edit(folder / "sentence_bert_config.json", query_expansion={"strategy": "fixed", "length": 9, "token": "cat"})
     assert tokenizer_of(folder).config.readings["query"].filler == Added(VOCABULARY.index("cat"), "cat")
     edit(folder / "sentence_bert_config.json", query_expansion={"strategy": "fixed", "length": 9, "token": "~~"})
-    refused(folder, "token of the query expansion '~~'")
+    refused(folder, "sentence_bert_config.json: query_expansion.token '~~'")
 
 
 def test_a_tokenizer_with_more_ids_than_rows_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from model.errors import CheckpointError
 from model.folder import read_folder
 from model.heads import Dense
-from model.late_interaction import PUNCTUATION, LateInteraction, LateInteractionHead, max_sim
+from model.late_interaction import PUNCTUATION, LateInteraction, LateInteractionHead, find_late_interaction, max_sim
 from tests.model.folders import write_dense, write_json, write_modules
 from tests.tiny import PYLATE, make_bert_folder
 
@@ -270,6 +270,16 @@ def test_modules_come_before_the_architecture(folder: Path) -> None:
     edit(folder / "config.json", architectures=["HF_ColBERT"])
     assert settings(folder).file.name == "config_sentence_transformers.json"
     assert not read_folder(folder).dense[0].is_inline
+
+
+def test_many_modules_are_not_all_repeated(tmp_path: Path) -> None:
+    """A message stays one sentence, whatever a folder holds."""
+    modules = [("Transformer", tmp_path), ("Dense", tmp_path), *[("Normalize", tmp_path)] * 10_000]
+    with pytest.raises(
+        CheckpointError, match=r"modules\.json: modules \['Transformer', 'Dense', .*nothing else"
+    ) as caught:
+        find_late_interaction(tmp_path, modules, lambda _: {}, is_inline=False)
+    assert len(str(caught.value)) < len(str(tmp_path)) + 500
 
 
 # --- what is computed ---
