@@ -62,25 +62,25 @@ def make_readings(
             )
         whole = min(limits)
     query_length = late.query_length or whole
-    filled = late.filled_length
+    filled = late.expansion_length
     if longest is not None and filled > longest:
         raise CheckpointError(
-            f"{late.file}: {late.name('filled_length')} is {filled}, to which queries are filled up, and the encoder "
-            f"reads {longest} tokens"
+            f"{late.file}: {late.name('expansion_length')} is {filled}, to which queries are filled up, and the "
+            f"encoder reads {longest} tokens"
         )
     query = Reading(
         max_length=query_length if longest is None else min(query_length, longest),
         prefix=prefixes["query"],
-        filler=_filler(folder, late, backend) if filled else None,
-        filled_length=filled,
-        sees_filler=late.sees_filler,
+        expansion_token=_expansion_token(folder, late, backend) if filled else None,
+        expansion_length=filled,
+        attend_to_expansion=late.attend_to_expansion,
     )
     _check_windows(query, late, config, backend)
     document_length = late.document_length or whole
     document = Reading(
         max_length=document_length if longest is None else min(document_length, longest),
         prefix=prefixes["document"],
-        skipped_ids=_skipped(late, backend),
+        skiplist_ids=_skiplist_ids(late, backend),
     )
     return {"query": query, "document": document}, prompts
 
@@ -103,10 +103,10 @@ def _token(spelling: str, backend: Backend, late: LateInteraction, attribute: st
     return Added(index, spelling)
 
 
-def _filler(folder: ModelFolder, late: LateInteraction, backend: Backend) -> Added:
+def _expansion_token(folder: ModelFolder, late: LateInteraction, backend: Backend) -> Added:
     """Find what queries are filled up with: a token that is named, else the tokenizer's mask token."""
-    if late.filler is not None:
-        return _token(late.filler, backend, late, "filler")
+    if late.expansion_token is not None:
+        return _token(late.expansion_token, backend, late, "expansion_token")
     named: list[Any] = []
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         value = read_optional_json(folder.transformer / name).get("mask_token")
@@ -121,7 +121,7 @@ def _filler(folder: ModelFolder, late: LateInteraction, backend: Backend) -> Add
     )
 
 
-def _skipped(late: LateInteraction, backend: Backend) -> frozenset[int]:
+def _skiplist_ids(late: LateInteraction, backend: Backend) -> frozenset[int]:
     """Look up the tokens that have no vector; words that are no token are left out, as in sentence-transformers."""
     ids = {word: backend.token_to_id(word) for word in late.skiplist}
     unknown = [word for word, index in ids.items() if index is None]
@@ -133,14 +133,14 @@ def _skipped(late: LateInteraction, backend: Backend) -> frozenset[int]:
 
 
 def _check_windows(query: Reading, late: LateInteraction, config: EncoderConfig, backend: Backend) -> None:
-    """Refuse a filler that would have nothing to look at through a layer's window."""
-    if query.filler is None or query.sees_filler:
+    """Refuse an expansion token that would have nothing to look at through a layer's window."""
+    if query.expansion_token is None or query.attend_to_expansion:
         return
     last_seen = backend.num_special_tokens_to_add(is_pair=False) + query.num_added - 1
     for layer in config.layers:
-        if layer.window is not None and query.filled_length > last_seen + layer.window + 1:
+        if layer.window is not None and query.expansion_length > last_seen + layer.window + 1:
             raise CheckpointError(
-                f"{late.file}: {late.name('filled_length')} is {query.filled_length}, which must be at most "
+                f"{late.file}: {late.name('expansion_length')} is {query.expansion_length}, which must be at most "
                 f"{last_seen + layer.window + 1}: a layer sees {layer.window} tokens to each side, so the last "
                 "would see nothing of a short query"
             )

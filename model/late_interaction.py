@@ -38,7 +38,7 @@ INLINE_KEY = "linear.weight"
 """The original ColBERT keeps its projection among the encoder's tensors."""
 
 PYLATE_MODEL_TYPE = "ColBERT"
-OWN_MODEL_TYPE = "MultiVectorEncoder"
+MULTI_VECTOR_MODEL_TYPE = "MultiVectorEncoder"
 """``model_type`` in ``config_sentence_transformers.json``: PyLate's, and sentence-transformers' own."""
 
 ReadJson = Callable[[Path], Mapping[str, Any]]
@@ -83,12 +83,12 @@ class LateInteraction:
         Tokens behind the first special one; "" = none, None = the prompt of that name may begin with one.
     query_length, document_length : int or None
         Tokens that are read; None = as many as the encoder takes.
-    filled_length : int
+    expansion_length : int
         Queries are filled up to so many; 0 = they are not.
-    filler : str or None
+    expansion_token : str or None
         With this token; None = the tokenizer's mask token.
-    sees_filler : bool
-        Whether tokens look at the filler.
+    attend_to_expansion : bool
+        Whether tokens look at the expansion.
     skiplist : tuple of str
         Tokens of documents that have no vector.
     normalize : bool
@@ -104,9 +104,9 @@ class LateInteraction:
     document_prefix: str | None
     query_length: int | None
     document_length: int | None
-    filled_length: int
-    filler: str | None
-    sees_filler: bool
+    expansion_length: int
+    expansion_token: str | None
+    attend_to_expansion: bool
     skiplist: tuple[str, ...]
     normalize: bool = True
     dimensions: int | None = None
@@ -140,12 +140,12 @@ def find_late_interaction(
     kinds = [kind for kind, _ in modules]
     file = path / "config_sentence_transformers.json"
     stated = read(file)
-    is_own = stated.get("model_type") == OWN_MODEL_TYPE or MASK_MODULE in kinds
+    is_multi_vector_encoder = stated.get("model_type") == MULTI_VECTOR_MODEL_TYPE or MASK_MODULE in kinds
     is_named = stated.get("model_type") == PYLATE_MODEL_TYPE
     is_projected = "Dense" in kinds and "Pooling" not in kinds
     if is_inline and kinds in ([], ["Transformer"]):
         return _read_colbert(read(path / "artifact.metadata"), path / "artifact.metadata")
-    if not is_named and not is_own and not is_projected:
+    if not is_named and not is_multi_vector_encoder and not is_projected:
         return None
     first = kinds.index("Transformer") if "Transformer" in kinds else -1
     num_dense = kinds.count("Dense")
@@ -167,7 +167,7 @@ def find_late_interaction(
         )
     if stated.get("similarity_fn_name") not in (None, "MaxSim", "maxsim"):
         raise _unsupported(file, "similarity_fn_name", stated["similarity_fn_name"], "only MaxSim")
-    if is_own:
+    if is_multi_vector_encoder:
         where = dict(modules).get(MASK_MODULE, path / MASK_MODULE) / "config.json"
         transformer = dict(modules)["Transformer"] / "sentence_bert_config.json"
         return _read_multi_vector(read(transformer), transformer, read(where), where, normalize="Normalize" in kinds)
@@ -190,11 +190,11 @@ def _read_pylate(raw: Mapping[str, Any], file: Path) -> LateInteraction:
         document_prefix=fields.text("document_prefix"),
         query_length=length,
         document_length=fields.count("document_length"),
-        filled_length=length if expands else 0,
-        filler=None,
-        sees_filler=fields.flag("attend_to_expansion_tokens"),
+        expansion_length=length if expands else 0,
+        expansion_token=None,
+        attend_to_expansion=fields.flag("attend_to_expansion_tokens"),
         skiplist=fields.texts("skiplist_words"),
-        names={"filled_length": "query_length"},
+        names={"expansion_length": "query_length"},
     )
 
 
@@ -213,9 +213,9 @@ def _read_colbert(raw: Mapping[str, Any], file: Path) -> LateInteraction:
         document_prefix=fields.text("doc_token_id"),
         query_length=length,
         document_length=fields.count("doc_maxlen"),
-        filled_length=length,
-        filler=None,
-        sees_filler=fields.flag("attend_to_mask_tokens"),
+        expansion_length=length,
+        expansion_token=None,
+        attend_to_expansion=fields.flag("attend_to_mask_tokens"),
         skiplist=PUNCTUATION if fields.flag("mask_punctuation") else (),
         dimensions=fields.count("dim"),
         names={
@@ -223,7 +223,7 @@ def _read_colbert(raw: Mapping[str, Any], file: Path) -> LateInteraction:
             "document_prefix": "doc_token_id",
             "query_length": "query_maxlen",
             "document_length": "doc_maxlen",
-            "filled_length": "query_maxlen",
+            "expansion_length": "query_maxlen",
         },
     )
 
@@ -257,15 +257,15 @@ def _read_multi_vector(
         document_prefix=None,
         query_length=query_length,
         document_length=lengths.count_or_none("document_length"),
-        filled_length=filled,
-        filler=expanded.text("token") if expanded.raw.get("token") is not None else None,
-        sees_filler=expansion is not None and expanded.flag("attend"),
+        expansion_length=filled,
+        expansion_token=expanded.text("token") if expanded.raw.get("token") is not None else None,
+        attend_to_expansion=expansion is not None and expanded.flag("attend"),
         skiplist=_Fields(mask, mask_file, {"skiplist_words": []}).texts("skiplist_words"),
         normalize=normalize,
         names={
             "query_length": "query_expansion.length" if strategy == "fixed" else "query_length",
-            "filled_length": "query_expansion.length",
-            "filler": "query_expansion.token",
+            "expansion_length": "query_expansion.length",
+            "expansion_token": "query_expansion.token",
         },
     )
 

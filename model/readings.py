@@ -39,22 +39,22 @@ class Reading:
     max_length : int
         Tokens that are read, special tokens and prefix included.
     prefix : Added or None
-    filler : Added or None
+    expansion_token : Added or None
         What shorter texts are filled up with.
-    filled_length : int
+    expansion_length : int
         To so many tokens.
-    sees_filler : bool
-        Whether tokens look at the filler; otherwise it only looks at them.
-    skipped_ids : frozenset of int
+    attend_to_expansion : bool
+        Whether tokens look at the expansion; otherwise it only looks at them.
+    skiplist_ids : frozenset of int
         Tokens that have no vector.
     """
 
     max_length: int
     prefix: Added | None = None
-    filler: Added | None = None
-    filled_length: int = 0
-    sees_filler: bool = False
-    skipped_ids: frozenset[int] = frozenset()
+    expansion_token: Added | None = None
+    expansion_length: int = 0
+    attend_to_expansion: bool = False
+    skiplist_ids: frozenset[int] = frozenset()
 
     @property
     def num_added(self) -> int:
@@ -62,20 +62,20 @@ class Reading:
         return 0 if self.prefix is None else 1
 
     def read(self, item: EncodeInput) -> EncodeInput:
-        """Add prefix and filler to a text as the tokenizer gives it, and say which tokens have a vector."""
+        """Add prefix and expansion to a text as the tokenizer gives it, and say which tokens have a vector."""
         if self.prefix is not None:
             item = _insert(item, min(1, item.num_tokens), [self.prefix])
         num_own = item.num_tokens
-        if self.filler is not None and num_own < self.filled_length:
-            item = _insert(item, num_own, [self.filler] * (self.filled_length - num_own))
-            item = replace(item, num_seen=None if self.sees_filler else num_own)
+        if self.expansion_token is not None and num_own < self.expansion_length:
+            item = _insert(item, num_own, [self.expansion_token] * (self.expansion_length - num_own))
+            item = replace(item, num_seen=None if self.attend_to_expansion else num_own)
         return self.keep(item)
 
     def keep(self, item: EncodeInput) -> EncodeInput:
         """Say which tokens have a vector, of token ids that are taken as they are."""
-        if not self.skipped_ids.intersection(item.input_ids):
+        if not self.skiplist_ids.intersection(item.input_ids):
             return item
-        kept = tuple(place for place, token in enumerate(item.input_ids) if token not in self.skipped_ids)
+        kept = tuple(place for place, token in enumerate(item.input_ids) if token not in self.skiplist_ids)
         return replace(item, kept=kept)
 
 

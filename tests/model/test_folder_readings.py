@@ -65,12 +65,12 @@ def test_an_embedding_model_reads_every_text_alike(tmp_path: Path) -> None:
 
 
 def test_queries_and_documents_are_read_as_the_folder_says(folder: Path) -> None:
-    """Prefix, length, filler, skipped tokens; two prompts say which is which."""
+    """Prefix, length, expansion, skiplist; two prompts say which is which."""
     tokenizer = tokenizer_of(folder)
     skipped = frozenset(VOCABULARY.index(word) for word in ".,!")
     assert tokenizer.config.readings == {
-        "query": Reading(10, Q, MASK, 10, sees_filler=False),
-        "document": Reading(20, D, skipped_ids=skipped),
+        "query": Reading(10, Q, MASK, 10, attend_to_expansion=False),
+        "document": Reading(20, D, skiplist_ids=skipped),
     }
     assert tokenizer.config.prompts == {"query": "", "document": ""}
     assert [tokenizer.role(name, None) for name in ("query", "document", "other", None)] == [
@@ -148,21 +148,21 @@ def test_a_prefix_that_is_no_token_is_refused(folder: Path) -> None:
 def test_the_mask_token_is_found_by_its_name(folder: Path) -> None:
     """Of the tokenizer's own files first; without any a folder that needs one is refused."""
     (folder / "tokenizer_config.json").write_text(json.dumps({"mask_token": "cat"}))
-    assert tokenizer_of(folder).config.readings["query"].filler == Added(VOCABULARY.index("cat"), "cat")
+    assert tokenizer_of(folder).config.readings["query"].expansion_token == Added(VOCABULARY.index("cat"), "cat")
     (folder / "tokenizer_config.json").write_text(json.dumps({"mask_token": {"content": "dog"}}))
-    assert tokenizer_of(folder).config.readings["query"].filler == Added(VOCABULARY.index("dog"), "dog")
+    assert tokenizer_of(folder).config.readings["query"].expansion_token == Added(VOCABULARY.index("dog"), "dog")
     (folder / "tokenizer_config.json").unlink()
     (folder / "special_tokens_map.json").write_text(json.dumps({"mask_token": "sat"}))
-    assert tokenizer_of(folder).config.readings["query"].filler == Added(VOCABULARY.index("sat"), "sat")
+    assert tokenizer_of(folder).config.readings["query"].expansion_token == Added(VOCABULARY.index("sat"), "sat")
     (folder / "special_tokens_map.json").unlink()
     refused(change_tokenizer(folder, "[MASK]", "[MSK]"), "tokenizer_config.json: mask_token None", "[MASK] and <mask>")
-    assert tokenizer_of(pylate(folder, do_query_expansion=False)).config.readings["query"].filler is None
+    assert tokenizer_of(pylate(folder, do_query_expansion=False)).config.readings["query"].expansion_token is None
 
 
 def test_words_of_the_skiplist_that_are_no_tokens_are_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """And left out, so that they do not stand for every unknown token."""
     tokenizer = tokenizer_of(pylate(folder, skiplist_words=["!", "~~"]))
-    assert tokenizer.config.readings["document"].skipped_ids == {VOCABULARY.index("!")}
+    assert tokenizer.config.readings["document"].skiplist_ids == {VOCABULARY.index("!")}
     assert "1 words of the skiplist are no tokens, such as '~~'" in caplog.text
 
 
@@ -195,9 +195,13 @@ def test_own_layouts_prefixes_are_special_tokens_of_its_prompts(folder: Path) ->
     assert tokenizer.config.prompts == {"query": "query: ", "document": "passage: "}
     readings = tokenizer.config.readings
     assert (readings["query"].prefix, readings["document"].prefix) == (Q, None)
-    assert (readings["query"].max_length, readings["document"].max_length, readings["query"].filler) == (32, 32, None)
+    assert (readings["query"].max_length, readings["document"].max_length, readings["query"].expansion_token) == (
+        32,
+        32,
+        None,
+    )
     edit(folder / "sentence_bert_config.json", query_expansion={"strategy": "fixed", "length": 9, "token": "cat"})
-    assert tokenizer_of(folder).config.readings["query"].filler == Added(VOCABULARY.index("cat"), "cat")
+    assert tokenizer_of(folder).config.readings["query"].expansion_token == Added(VOCABULARY.index("cat"), "cat")
     edit(folder / "sentence_bert_config.json", query_expansion={"strategy": "fixed", "length": 9, "token": "~~"})
     refused(folder, "sentence_bert_config.json: query_expansion.token '~~'")
 

@@ -70,7 +70,7 @@ def test_pylates_fields_are_read(folder: Path, caplog: pytest.LogCaptureFixture)
     assert caplog.text == ""
     edit(file, do_query_expansion=False, attend_to_expansion_tokens=True, query_prefix="")
     found = settings(folder)
-    assert (found.filled_length, found.sees_filler, found.query_prefix) == (0, True, "")
+    assert (found.expansion_length, found.attend_to_expansion, found.query_prefix) == (0, True, "")
 
 
 def test_what_is_not_stated_is_pylates_default(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -81,7 +81,7 @@ def test_what_is_not_stated_is_pylates_default(folder: Path, caplog: pytest.LogC
         *("[Q] ", "[D] "),
         *(32, 180),
     )
-    assert (found.filled_length, found.sees_filler, found.skiplist) == (32, False, PUNCTUATION)
+    assert (found.expansion_length, found.attend_to_expansion, found.skiplist) == (32, False, PUNCTUATION)
     assert caplog.text.count("the default") == len(PYLATE) - 2  # all but model_type and similarity_fn_name
 
 
@@ -182,10 +182,15 @@ def test_multi_vector_encoders_fields_are_read(folder: Path) -> None:
     at_least = {"strategy": "min", "length": 9}
     for length, expected in ((None, None), (5, 9), (12, 12)):
         found = settings(own_layout(folder, query_expansion=at_least, query_length=length))
-        assert (found.query_length, found.filled_length, found.filler, found.sees_filler) == (expected, 9, None, False)
+        assert (found.query_length, found.expansion_length, found.expansion_token, found.attend_to_expansion) == (
+            expected,
+            9,
+            None,
+            False,
+        )
     (folder / "sentence_bert_config.json").unlink()
     found = settings(own_layout(folder, max_seq_length=30))
-    assert (found.query_length, found.document_length, found.filled_length) == (None, None, 0)
+    assert (found.query_length, found.document_length, found.expansion_length) == (None, None, 0)
 
 
 def test_normalize_is_a_module_there(folder: Path) -> None:

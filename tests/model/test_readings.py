@@ -5,7 +5,7 @@ from __future__ import annotations
 from model.contract import EncodeInput, TokenTable
 from model.readings import Added, Reading
 
-PREFIX, FILLER = Added(50, "[D] "), Added(9, "[MASK]")
+PREFIX, EXPANSION_TOKEN = Added(50, "[D] "), Added(9, "[MASK]")
 
 
 def text(*ids: int, total: int | None = None, prompt_length: int = 0) -> EncodeInput:
@@ -32,24 +32,26 @@ def test_a_prefix_of_a_text_without_tokens_is_all_of_it() -> None:
 
 def test_a_query_is_filled_up() -> None:
     """What fills it is not looked at, unless the model says so, and has vectors like every other token."""
-    reading = Reading(max_length=7, prefix=PREFIX, filler=FILLER, filled_length=7)
+    reading = Reading(max_length=7, prefix=PREFIX, expansion_token=EXPANSION_TOKEN, expansion_length=7)
     item = reading.read(text(1, 5, 2))
     assert item.input_ids == [1, 50, 5, 2, 9, 9, 9]
     assert (item.num_seen, item.hides_tokens, item.num_vectors, item.is_truncated) == (4, True, 7, False)
-    seen = Reading(max_length=7, filler=FILLER, filled_length=7, sees_filler=True).read(text(1, 5, 2))
+    seen = Reading(max_length=7, expansion_token=EXPANSION_TOKEN, expansion_length=7, attend_to_expansion=True).read(
+        text(1, 5, 2)
+    )
     assert (seen.input_ids, seen.num_seen, seen.hides_tokens) == ([1, 5, 2, 9, 9, 9, 9], None, False)
 
 
 def test_a_query_that_is_full_is_left() -> None:
     """Also one that is longer than what queries are filled up to."""
     for length in (2, 3):
-        reading = Reading(max_length=9, filler=FILLER, filled_length=length)
+        reading = Reading(max_length=9, expansion_token=EXPANSION_TOKEN, expansion_length=length)
         assert reading.read(text(1, 5, 2)) == text(1, 5, 2)
 
 
 def test_skipped_tokens_are_read_and_have_no_vector() -> None:
     """Their places are left out; a text without such tokens keeps all."""
-    reading = Reading(max_length=9, prefix=PREFIX, skipped_ids=frozenset({7, 8}))
+    reading = Reading(max_length=9, prefix=PREFIX, skiplist_ids=frozenset({7, 8}))
     item = reading.read(text(1, 7, 5, 8, 2))
     assert (item.input_ids, item.kept, item.num_vectors) == ([1, 50, 7, 5, 8, 2], (0, 1, 3, 5), 4)
     assert reading.read(text(1, 5, 2)).kept is None
@@ -67,7 +69,7 @@ def test_added_tokens_are_described() -> None:
         segments=[None, 0, None],
         words=[None, 0, None],
     )
-    reading = Reading(max_length=6, prefix=PREFIX, filler=FILLER, filled_length=6)
+    reading = Reading(max_length=6, prefix=PREFIX, expansion_token=EXPANSION_TOKEN, expansion_length=6)
     item = reading.read(EncodeInput([1, 5, 2], [0] * 3, 3, tokens=table))
     assert item.tokens == TokenTable(
         ids=[1, 50, 5, 2, 9, 9],

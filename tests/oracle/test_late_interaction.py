@@ -167,7 +167,7 @@ def save_pylate(
 
 
 def encode_as_pylate(saved: Saved, texts: Sequence[str], *, is_query: bool) -> list[FloatArray]:
-    """Encode with transformers alone: cut, put the prefix in, fill up, hide the filler, project, drop, scale."""
+    """Encode with transformers alone: cut, put the prefix in, fill up, hide the expansion, project, drop, scale."""
     settings, tokenizer = saved.settings, saved.tokenizer
     prefix = settings["query_prefix" if is_query else "document_prefix"]
     length = settings["query_length" if is_query else "document_length"]
