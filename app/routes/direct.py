@@ -18,12 +18,14 @@ from fastapi.routing import APIRoute
 class DirectRoute(APIRoute):
     """Calls an endpoint of ``(request: Request) -> Response`` itself; any other as FastAPI does.
 
+    So is one with dependencies, which only FastAPI calls.
+
     Use it as ``APIRouter(route_class=DirectRoute)``. Description, path and methods are FastAPI's as ever.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return what answers a request of this route."""
-        return self.endpoint if _is_direct(self.endpoint) else super().get_route_handler()
+        return self.endpoint if _is_direct(self.endpoint) and not self.dependencies else super().get_route_handler()
 
 
 def _is_direct(endpoint: Callable[..., Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 
 from app.routes.direct import DirectRoute
 
@@ -33,6 +33,17 @@ async def described(request: Request) -> dict[str, str]:
     return {"route": request.scope["route"].path}
 
 
+def refuse() -> None:
+    """Let nobody in."""
+    raise HTTPException(401)
+
+
+@router.get("/guarded", dependencies=[Depends(refuse)])
+async def guarded(request: Request) -> Response:
+    """Be reached by nobody."""
+    return Response(request.scope["route"].path)
+
+
 @router.get("/plain")
 def plain(request: Request) -> Response:
     """Be no coroutine."""
@@ -45,19 +56,23 @@ async def test_each_kind_of_endpoint_answers_and_is_described() -> None:
     app.include_router(router)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         answers = {
-            path: await client.get(path) for path in ("/direct", "/named/a", "/described", "/plain", "/direct?a")
+            path: await client.get(path)
+            for path in ("/direct", "/named/a", "/described", "/guarded", "/plain", "/direct?a")
         }
     assert {path: (answer.status_code, answer.text) for path, answer in answers.items()} == {
         "/direct": (200, "/direct"),
         "/named/a": (200, "/named/{name} a"),
         "/described": (200, '{"route":"/described"}'),
+        "/guarded": (401, '{"detail":"Unauthorized"}'),
         "/plain": (200, "/plain"),
         "/direct?a": (418, '{"detail":"I\'m a Teapot"}'),
     }
-    assert app.openapi()["paths"].keys() == {"/direct", "/named/{name}", "/described", "/plain"}
+    assert app.openapi()["paths"].keys() == {"/direct", "/named/{name}", "/described", "/guarded", "/plain"}
 
 
 def test_only_the_direct_one_is_called_without_fastapi() -> None:
     """What the route hands on is the endpoint itself."""
     handlers = {route.path: route.get_route_handler() for route in router.routes if isinstance(route, DirectRoute)}
-    assert [path for path, handler in handlers.items() if handler in (direct, named, described, plain)] == ["/direct"]
+    assert [path for path, handler in handlers.items() if handler in (direct, named, described, guarded, plain)] == [
+        "/direct"
+    ]
