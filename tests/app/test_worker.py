@@ -134,7 +134,7 @@ async def test_the_threads_processor_time_can_be_seen() -> None:
     own = time.thread_time()
     while time.thread_time() < own + 0.05:
         pass
-    assert (worker.cpu_seconds() or 0) - waiting <= 0.01
+    assert (worker.cpu_seconds() or 0) - waiting < 0.02  # it is told in steps of 0.01
     gate.set()
     await task
     worker.close()
