@@ -2,7 +2,7 @@
 
 =========================================  =========  =================================================
 ``eyeline_requests_total``                 counter    route, status
-``eyeline_request_duration_seconds``       histogram  route: seconds from the first to the last byte
+``eyeline_request_duration_seconds``       histogram  route: seconds from head to answer, see docs/api.md
 ``eyeline_key_requests_total``             counter    key, status: of callers that showed an API key
 ``eyeline_inflight_requests``              gauge
 ``eyeline_errors_total``                   counter    code

@@ -267,10 +267,10 @@ class Settings(BaseSettings):
             le=MAX_SECONDS,
             allow_inf_nan=False,
             description="A batch that gets no processor time for longer is taken for hung, and so is one that runs "
-            "five times as long (on a GPU, one that runs longer): the server is neither ready nor live any more, "
-            "answers whoever waits with 503, and five seconds later ends with exit code 1. Ten times a full batch at "
-            "the measured speed is allowed in any case. Too small ends a server that is only slow; too large lets "
-            "callers wait for a stuck one. At most a day.",
+            "five times as long (on a GPU, and on other systems than Linux, one that runs longer): the server is "
+            "neither ready nor live any more, answers whoever waits with 503, and five seconds later ends with exit "
+            "code 1. Ten times a full batch at the measured speed is allowed in any case. Too small ends a server that "
+            "is only slow; too large lets callers wait for a stuck one. At most a day.",
         ),
     ] = 60.0
     shutdown_grace_seconds: Annotated[
