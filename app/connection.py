@@ -48,6 +48,11 @@ class Connection(HttpToolsProtocol):
         self._receiving: asyncio.TimerHandle | None = None
         self._stalling: asyncio.TimerHandle | None = None
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether a part of an answer waits for the caller to read."""
+        return self.transport.get_write_buffer_size() > 0
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock: a caller who sends nothing at all is let go, too."""
         super().connection_made(transport)
@@ -117,6 +122,11 @@ class Connection(HttpToolsProtocol):
         token = request_id_var.set(request_id)
         self.logger.debug("refused: %d %s", status, reason)
         request_id_var.reset(token)
+
+    def shutdown(self) -> None:
+        """Close, once nothing is answered any more. Closed twice, TLS of asyncio forgets what it has not sent."""
+        if not self.transport.is_closing():
+            super().shutdown()
 
     def pause_writing(self) -> None:
         """Watch an answer that the caller does not read as fast as it is written."""

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from weakref import WeakSet
 
 import numpy as np
 from fastapi import FastAPI
@@ -164,6 +163,7 @@ def create_app(settings: Settings, models: Sequence[LoadedModel], tracer: Reques
         answer=answer,
         access_log=access_log,
         tracer=tracer,
+        is_draining=lambda: state.is_draining,
         is_cut_off=lambda: state.is_cut_off,
     )
     describe(app, rules)
@@ -195,17 +195,17 @@ def _lifespan(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         worker = state.worker = Worker("inference")
-        batchers: WeakSet[Batcher] = WeakSet()  # that of a replaced model for as long as somebody waits in it
-        reloader = await _begin(settings, models, state, worker, batchers)
-        watching = asyncio.create_task(_watchdog(settings, state, worker, batchers).watch())
+        await _begin(settings, models, state, worker)
+        watching = asyncio.create_task(_watchdog(settings, state, worker).watch())
         log.info("ready", extra={"models": [spec.name for spec in settings.model], "api_keys": list(key_names)})
         try:
             yield
         finally:
             state.begin_draining()
-            reloader.close()
-            await _end(batchers, worker, state, settings.shutdown_grace_seconds)
-            watching.cancel()
+            is_drained = await _drain(state, settings.shutdown_grace_seconds)
+            watching.cancel()  # or it would put a new thread in the place of the one that ends now
+            # On a thread: meanwhile answers leave.
+            await asyncio.to_thread(worker.close, CLOSE_SECONDS if is_drained else 0)
             if tracer is not None:
                 await tracer.close()
             log.info("stopped")
@@ -213,24 +213,27 @@ def _lifespan(
     return lifespan
 
 
-async def _end(batchers: Iterable[Batcher], worker: Worker, state: ServerState, shutdown_grace_seconds: float) -> None:
-    """Answer whoever waits, with rows while the grace lasts; after it, wait for nothing that nobody waits for."""
-    drains = [asyncio.create_task(batcher.drain()) for batcher in batchers]
-    _, late = await asyncio.wait(drains, timeout=0 if state.is_cut_off else shutdown_grace_seconds)
-    for batcher in batchers:
-        batcher.give_up()
-    # On a thread: meanwhile answers leave.
-    await asyncio.to_thread(worker.close, 0 if late else CLOSE_SECONDS)
+async def _drain(state: ServerState, shutdown_grace_seconds: float) -> bool:
+    """Answer whoever waits, with rows while the grace lasts; return whether nothing runs any more.
+
+    Where a server of our own runs the app, its grace has begun earlier, and ends this one.
+    """
+    drains = [asyncio.create_task(batcher.drain()) for batcher in state.batchers]
+    drained = asyncio.create_task(asyncio.wait(drains))
+    over = asyncio.create_task(state.grace_is_over.wait())
+    await asyncio.wait((drained, over), timeout=shutdown_grace_seconds, return_when=asyncio.FIRST_COMPLETED)
+    for waiting in (drained, over):
+        waiting.cancel()
+    state.end_grace()
+    return all(drain.done() for drain in drains)
 
 
-async def _begin(
-    settings: Settings, models: list[LoadedModel], state: ServerState, worker: Worker, batchers: WeakSet[Batcher]
-) -> Reloader:
+async def _begin(settings: Settings, models: list[LoadedModel], state: ServerState, worker: Worker) -> None:
     """Serve ``models``, which is emptied: nothing but the state may hold a model, or one that is replaced stays."""
 
     async def serve(model: LoadedModel) -> ServedModel:
         served = await _serve(model, worker, settings, state.metrics)
-        batchers.add(served.batcher)
+        state.batchers.add(served.batcher)
         return served
 
     def switch(served: Sequence[ServedModel]) -> None:
@@ -260,10 +263,9 @@ async def _begin(
     )
     switch(served)
     state.begin_serving(Service(served, limits, settings.request_timeout_seconds))
-    return state.reloader
 
 
-def _watchdog(settings: Settings, state: ServerState, worker: Worker, batchers: WeakSet[Batcher]) -> Watchdog:
+def _watchdog(settings: Settings, state: ServerState, worker: Worker) -> Watchdog:
     def check() -> list[str]:
         return [] if state.service is None else not_finite(state.service.models.values())
 
@@ -272,7 +274,7 @@ def _watchdog(settings: Settings, state: ServerState, worker: Worker, batchers: 
         # Where a GPU does the work, the thread that waits for it may turn in a circle.
         return worker.cpu_seconds() if all(model.embedder.device.type == "cpu" for model in models) else None
 
-    return Watchdog(state, worker, batchers, check, settings.hang_seconds, cpu_seconds)
+    return Watchdog(state, worker, state.batchers, check, settings.hang_seconds, cpu_seconds)
 
 
 async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics: Metrics) -> ServedModel:

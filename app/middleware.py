@@ -35,6 +35,8 @@ class RequestRecord:
         Makes the answer of an error that nothing inside has answered.
     access_log : AccessLog
     tracer : RequestTracer or None
+    is_draining : callable
+        Whether the server stops: then callers are told to come back on another connection, before this one closes.
     is_cut_off : callable
         Whether the server has given up whoever still waits: a request that is cancelled then is answered.
     """
@@ -46,6 +48,7 @@ class RequestRecord:
         answer: ErrorHandler,
         access_log: AccessLog,
         tracer: RequestTracer | None = None,
+        is_draining: Callable[[], bool] = lambda: False,
         is_cut_off: Callable[[], bool] = lambda: False,
     ) -> None:
         self._app = app
@@ -53,6 +56,7 @@ class RequestRecord:
         self._answer = answer
         self._access_log = access_log
         self._tracer = tracer
+        self._is_draining = is_draining
         self._is_cut_off = is_cut_off
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,7 +75,10 @@ class RequestRecord:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request_id
+                if self._is_draining():
+                    headers["Connection"] = "close"
             await send(message)
 
         self._metrics.request_started()

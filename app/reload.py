@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from app.errors import NotReadyError, ReloadFailedError, ReloadRunningError, ServiceError, UnknownModelError
 from app.metrics import Metrics
@@ -26,6 +26,8 @@ from model.embedder import Embedder
 from model.errors import CheckpointError
 
 log = logging.getLogger("eyeline")
+
+T = TypeVar("T")
 
 FileMarks = Mapping[str, tuple[int, int, int]]
 """Files of a model folder, by their path in it: size, time of the last change in nanoseconds, inode."""
@@ -105,7 +107,7 @@ class Reloader:
         self._is_running = False
         self._is_closed = False
         self._is_loading = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def is_loading(self) -> bool:
@@ -117,7 +119,7 @@ class Reloader:
         self._start(self._reload_quietly())
 
     def close(self) -> None:
-        """Let no reload change anything any more: the server stops."""
+        """Let no reload change anything any more, and nobody wait for one: the server stops."""
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
@@ -147,7 +149,7 @@ class Reloader:
         self._is_running = True
         result = "failed"
         try:
-            replaced = await self._replace(names)
+            replaced = await self._until_closed(self._replace(names))
             result = "succeeded"
             return replaced
         except ServiceError as error:
@@ -173,6 +175,17 @@ class Reloader:
             log.warning("reload refused: %s", refusal.message)
             raise refusal
         return list(self._served) if name is None else [name]
+
+    async def _until_closed(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for ``work`` or for the close, whichever is first; raises :class:`NotReadyError` after the second."""
+        task = self._start(work)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            self._check_open()
+            raise
+        finally:
+            del task  # or a failure, which holds this frame, would keep itself, and the models that were loaded
 
     async def _replace(self, names: Sequence[str]) -> list[Replaced]:
         started = time.perf_counter()
@@ -247,11 +260,12 @@ class Reloader:
         if not self._is_closed:  # the end gives back everything
             self._start(asyncio.to_thread(self._release))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run ``work`` beside everything else; a task that nobody holds could be collected."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _reload_quietly(self) -> None:
         """Reload every model; what went wrong is in the log by then."""

@@ -31,7 +31,10 @@ GIL_SECONDS = 0.0005
 its hundred operations a batch while the event loop writes answers."""
 
 ANSWER_SECONDS = 2.0
-"""For the answers to leave that are given when the grace ends."""
+"""For the answers to leave that are given when the grace ends; whoever does not read them by then is let go."""
+
+CANCEL_SECONDS = 0.1
+"""For whoever waits in a queue to be told by it, when the grace ends, before whatever is left is cancelled."""
 
 KEEP_ALIVE_SECONDS = 75
 """How long a connection stays open without a request: longer than callers keep theirs, or it is closed under a request
@@ -88,7 +91,7 @@ class Server(uvicorn.Server):
             log.warning("second signal: stopping at once", extra={"signal": number.name})
             self.force_exit = True
             self.should_exit = True
-            self._state.is_cut_off = True
+            self._give_up()
             return
         log.info("stopping", extra={"signal": number.name, "drain_delay_seconds": self._drain_delay_seconds})
         self._state.begin_draining()
@@ -96,26 +99,48 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the listeners, go on with what was let in, and answer what is not done when the grace ends."""
-        grace = asyncio.get_running_loop().call_later(self._shutdown_grace_seconds, self._cut_off)
+        grace = asyncio.get_running_loop().call_later(self._shutdown_grace_seconds, self._end_grace)
         try:
             await super().shutdown(sockets)
         finally:
             grace.cancel()
 
-    def _cut_off(self) -> None:
-        """Give up what is still in flight: the middleware answers a request that is cancelled now."""
-        tasks = self.server_state.tasks
-        if tasks:
-            log.error("the grace is over: giving up %d requests", len(tasks))
-            self._state.is_cut_off = True
-            for task in tasks:
-                task.cancel()
+    def _end_grace(self) -> None:
+        """Wait for nothing any more; where a caller loses by that, it is no clean stop."""
+        num_requests = len(self.server_state.tasks)
+        num_unread = sum(connection.has_unsent for connection in self._connections())
+        if num_requests or num_unread:
+            log.error("the grace is over: giving up %d requests and %d unread answers", num_requests, num_unread)
+            self._give_up()
+        else:
+            self._state.end_grace()
+
+    def _give_up(self) -> None:
+        """Give up what is still in flight: the queues tell who waits in them, the middleware whoever is cancelled."""
+        loop = asyncio.get_running_loop()
+        self._state.is_cut_off = True
+        self._state.end_grace()
+        loop.call_later(CANCEL_SECONDS, self._cancel_requests)
+        loop.call_later(ANSWER_SECONDS, self._abort_connections)
+
+    def _cancel_requests(self) -> None:
+        for task in self.server_state.tasks:
+            task.cancel()
+
+    def _abort_connections(self) -> None:
+        for connection in self._connections():
+            connection.transport.abort()
+
+    def _connections(self) -> list[Connection]:
+        return [connection for connection in self.server_state.connections if isinstance(connection, Connection)]
 
     def _reload(self) -> None:
         """Reload the models; but the terminal that was closed sends the same signal, and means that all shall end."""
         if self._had_terminal and not has_terminal():
-            self._stop(RELOAD_SIGNAL)
+            if not self._state.is_draining:  # it comes more than once, and is nobody's second wish
+                self._stop(RELOAD_SIGNAL)
         elif self._state.reloader is None:
+            self._state.metrics.reloaded("refused")
             log.warning("reload refused: the models are being loaded", extra={"signal": RELOAD_SIGNAL.name})
         else:
             log.info("reloading", extra={"signal": RELOAD_SIGNAL.name})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import cast, get_args
+from weakref import WeakSet
 
 from fastapi import Request
 
+from app.batcher import Batcher
 from app.callers import caller_of
 from app.errors import NotReadyError
 from app.metrics import Metrics
@@ -45,7 +48,11 @@ class ServerState:
     is_draining : bool
         Set when the server begins to stop; readiness is off from then on.
     is_cut_off : bool
-        Set when a stopping server gives up whoever still waits: when its grace ends, or at a second signal.
+        Set when a stopping server gives somebody up: when its grace ends, or at a second signal.
+    grace_is_over : asyncio.Event
+        Set when a stopping server waits for nothing any more.
+    batchers : set of Batcher
+        The queues, that of a replaced model for as long as somebody waits in it.
     started_at : float
         Seconds since 1970.
     faults : dict of Fault to str
@@ -64,6 +71,8 @@ class ServerState:
     reloader: Reloader | None = None
     is_draining: bool = False
     is_cut_off: bool = False
+    grace_is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    batchers: WeakSet[Batcher] = field(default_factory=WeakSet)
     started_at: float = field(default_factory=time.time)
     faults: dict[Fault, str] = field(default_factory=dict)
     worker: Worker | None = None
@@ -88,6 +97,8 @@ class ServerState:
     def begin_serving(self, service: Service) -> None:
         """Serve with warm models from now on; ready, unless the server has begun to stop meanwhile, or has a fault."""
         self.service = service
+        if self.is_draining:
+            self._close_reloader()
         self._tell()
 
     def begin_fault(self, fault: Fault, sentence: str) -> None:
@@ -121,7 +132,18 @@ class ServerState:
     def begin_draining(self) -> None:
         """Say "not ready" from now on; requests that come all the same are still served."""
         self.is_draining = True
+        self._close_reloader()
         self._tell()
+
+    def end_grace(self) -> None:
+        """Tell everybody in the queues that the server's time to stop is up; nothing is waited for any more."""
+        self.grace_is_over.set()
+        for batcher in self.batchers:
+            batcher.give_up()
+
+    def _close_reloader(self) -> None:
+        if self.reloader is not None:
+            self.reloader.close()
 
 
 def state_of(request: Request) -> ServerState:

@@ -500,3 +500,16 @@ async def test_callers_cannot_flood_the_log(caller: Caller, sent: bytes, caplog:
     assert caller.wire.written.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 200 "))
     assert [record for record in caplog.records if record.levelno >= logging.INFO] == []
     assert "secret" not in caplog.text
+
+
+async def test_a_connection_that_stops_is_closed_once(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the stop of a server one that nothing is answered on is closed, unless it is closing already: a second time,
+    and TLS of newer Pythons forgets what it has not sent.
+    """
+    closed: list[str] = []
+    monkeypatch.setattr(caller.wire, "close", lambda: closed.append("closed"))
+    caller.connection.shutdown()
+    assert closed == ["closed"]
+    caller.wire.end = "closed"
+    caller.connection.shutdown()
+    assert closed == ["closed"]

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from weakref import WeakSet
 
 import httpx
 import pytest
@@ -33,12 +32,13 @@ from app.selection import Cost
 from app.service import Service
 from app.settings import ModelSpec
 from app.state import ServerState
-from app.worker import Worker
+from app.watchdog import Watchdog
+from app.worker import CLOSE_SECONDS, Worker
 from model.contract import AttentionSelection, EncodeInput, OutputSpec
 from model.embedder import Embedder
 from model.errors import CheckpointError
 from tests.app.conftest import RecordingEmbedder, Serve, Served, load, make_settings, until
-from tests.doubles import eventually
+from tests.doubles import WAIT_SECONDS, eventually
 from tests.tiny import make_bert_folder
 
 pytestmark = pytest.mark.anyio
@@ -308,7 +308,7 @@ async def test_the_watchdog_reads_processor_time_of_cpus(
     }
     state = ServerState(Metrics(), max_body_bytes=1, service=cast(Service, SimpleNamespace(models=models)))
     await worker.run(int)
-    watchdog = _watchdog(make_settings(tiny_folder), state, worker, WeakSet())
+    watchdog = _watchdog(make_settings(tiny_folder), state, worker)
     assert (watchdog._read_cpu_seconds() is not None) == is_read
 
 
@@ -332,7 +332,7 @@ async def test_the_worker_thread_lives_as_long_as_the_app(serve: Serve) -> None:
 class Draining:
     """An app that stops while one text runs and another waits."""
 
-    def __init__(self, tiny_folder: Path, grace: float) -> None:
+    def __init__(self, tiny_folder: Path, grace: float, monkeypatch: pytest.MonkeyPatch) -> None:
         settings = make_settings(tiny_folder, shutdown_grace_seconds=grace)
         self.models: list[LoadedModel] = load(settings)
         self.app = create_app(settings, self.models)
@@ -341,6 +341,20 @@ class Draining:
         self.lifespan = self.app.router.lifespan_context(self.app)
         transport = httpx.ASGITransport(self.app)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://eyeline", timeout=10)
+        self.ends: list[tuple[float, bool]] = []  # how long the worker is waited for, whether the watchdog has ended
+        self.watching: asyncio.Task[Any] | None = None
+        watch, close = Watchdog.watch, Worker.close
+
+        async def note_watch(watchdog: Watchdog) -> None:
+            self.watching = asyncio.current_task()
+            await watch(watchdog)
+
+        def note_close(worker: Worker, timeout_seconds: float = CLOSE_SECONDS) -> None:
+            self.ends.append((timeout_seconds, self.watching is not None and self.watching.cancelling() > 0))
+            close(worker, timeout_seconds)
+
+        monkeypatch.setattr(Watchdog, "watch", note_watch)
+        monkeypatch.setattr(Worker, "close", note_close)
 
     def send(self, text: str) -> asyncio.Task[httpx.Response]:
         """Encode a text, without waiting for it."""
@@ -362,13 +376,16 @@ class Draining:
         await self.lifespan.__aexit__(None, None, None)
 
 
-async def test_stopping_answers_whoever_was_admitted(tiny_folder: Path) -> None:
-    """What runs and what waits is answered; what comes later is 503; then the app is gone."""
-    draining = Draining(tiny_folder, grace=10)
+async def test_stopping_answers_whoever_was_admitted(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs and what waits is answered; what comes later is 503; then the app is gone. The watchdog looks until
+    then, and no longer: it would put a new thread in the place of the one that ends.
+    """
+    draining = Draining(tiny_folder, grace=10, monkeypatch=monkeypatch)
     running, waiting = await draining.begin()
     stopping = asyncio.create_task(draining.stop())
     await until(lambda: draining.app.state.server.is_draining)
     await asyncio.sleep(0)
+    assert draining.ends == []
     late = await draining.send("late")
     assert (late.status_code, late.json()["code"]) == (503, "not_ready")
     assert int(late.headers["retry-after"]) >= 1
@@ -376,15 +393,24 @@ async def test_stopping_answers_whoever_was_admitted(tiny_folder: Path) -> None:
     draining.embedder.gate.set()
     await stopping
     assert [(await task).status_code for task in (running, waiting)] == [200, 200]
+    assert draining.ends == [(CLOSE_SECONDS, True)]
     await draining.client.aclose()
 
 
-async def test_the_grace_ends_the_wait(tiny_folder: Path) -> None:
-    """After the grace the app stops without what runs and what waits; their callers are told why, and to come again."""
-    draining = Draining(tiny_folder, grace=0)
+@pytest.mark.parametrize("by_server", [False, True])
+async def test_the_grace_ends_the_wait(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, by_server: bool) -> None:
+    """After the grace, its own or that of the server that runs it, the app stops without what runs and what waits;
+    their callers are told why, and to come again.
+    """
+    draining = Draining(tiny_folder, grace=3_600 if by_server else 0, monkeypatch=monkeypatch)
     answers = await draining.begin()
     worker = draining.app.state.server.worker
-    await draining.stop()
+    stopping = asyncio.create_task(draining.stop())
+    if by_server:
+        await until(lambda: draining.app.state.server.is_draining)
+        draining.app.state.server.end_grace()
+    await asyncio.wait_for(stopping, WAIT_SECONDS)
+    assert draining.ends == [(0, True)]  # nobody waits for what has nobody who waits for it
     assert worker.is_busy  # a batch cannot be stopped on its thread
     for answer in await asyncio.gather(*answers):
         assert (answer.status_code, answer.json()["code"]) == (503, "server_stopping")

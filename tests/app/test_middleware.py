@@ -36,8 +36,16 @@ class Wrapped:
     def __init__(self, inner: ASGIApp) -> None:
         self.metrics = Metrics(routes=["/known"])
         self.answered: list[Exception] = []
+        self.is_draining = False
         self.is_cut_off = False
-        self.record = RequestRecord(inner, self.metrics, self._answer, AccessLog(), is_cut_off=lambda: self.is_cut_off)
+        self.record = RequestRecord(
+            inner,
+            self.metrics,
+            self._answer,
+            AccessLog(),
+            is_draining=lambda: self.is_draining,
+            is_cut_off=lambda: self.is_cut_off,
+        )
         self.sent: list[Message] = []
 
     async def _answer(self, request: Request, error: Exception) -> Response:
@@ -127,6 +135,17 @@ async def test_each_request_without_an_id_gets_its_own() -> None:
     await first.request()
     await second.request()
     assert first.answered_id != second.answered_id
+
+
+async def test_a_stopping_server_keeps_no_connection() -> None:
+    """Whoever is answered while it stops comes back on another connection, which it does not get here."""
+    wrapped = Wrapped(answering())
+    await wrapped.request()
+    assert b"connection" not in dict(wrapped.start["headers"])
+    wrapped.sent.clear()
+    wrapped.is_draining = True
+    await wrapped.request()
+    assert dict(wrapped.start["headers"])[b"connection"] == b"close"
 
 
 async def test_requests_are_counted_by_template_and_status() -> None:
@@ -231,7 +250,7 @@ async def test_whatever_a_request_that_is_cut_off_waits_for(server: Served, monk
     waiting = asyncio.create_task(server.post("/embed", {"inputs": "b"}))
     await until(lambda: server.sample("eyeline_queue_texts", model="tiny") == 1)
     reading = asyncio.create_task(server.post("/encode", {"texts": "c" * (INLINE_CHARACTERS + 1)}))
-    await asyncio.to_thread(entered.acquire, timeout=WAIT_SECONDS)
+    assert await asyncio.to_thread(entered.acquire, timeout=WAIT_SECONDS)
     server.state.is_cut_off = True
     for task in (running, waiting, reading):
         task.cancel()

@@ -270,8 +270,9 @@ async def test_a_second_reload_is_refused_while_one_runs(folder: Path, monkeypat
 async def test_a_stopping_server_reloads_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A reload that runs when the server stops ends without a switch, and without a word of an error. What is being
-    read is read to its end, which can be seen; it is not warmed up, and no other model is read after it.
+    """A reload that runs when the server begins to stop ends at once, without a switch, and without a word of an error;
+    another one is refused and counted. What is being read is read to its end, which can be seen; it is not warmed up,
+    and no other model is read after it.
     """
     gate, entered, load = threading.Event(), threading.Event(), Embedder.load
     folders: list[Path] = []
@@ -291,14 +292,16 @@ async def test_a_stopping_server_reloads_nothing(
         asked = asyncio.create_task(reloader.reload())
         await eventually(entered.is_set)
         assert reloader.is_loading
+        server.state.begin_draining()
+        with pytest.raises(NotReadyError):
+            await asked
+        with pytest.raises(NotReadyError):
+            await reloader.reload()
+        assert server.sample("eyeline_reloads_total", result="refused") == 1
     assert reloader.is_loading
     gate.set()
-    with pytest.raises(NotReadyError):
-        await asked
-    assert not reloader.is_loading
+    await eventually(lambda: not reloader.is_loading)
     assert folders == [folder]
-    with pytest.raises(NotReadyError):
-        await reloader.reload()
     assert server.state.service is service
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 

@@ -8,8 +8,11 @@ import signal
 import socket
 import ssl
 import subprocess
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -18,9 +21,11 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Response
 
+from app.connection import STALL_SECONDS
 from app.metrics import Metrics
 from app.reload import Reloader
 from app.server import (
+    ANSWER_SECONDS,
     RELOAD_SIGNAL,
     STOP_SIGNALS,
     Server,
@@ -30,7 +35,19 @@ from app.server import (
     tls_context,
 )
 from app.state import ServerState
-from tests.app.conftest import until
+from tests.app.conftest import Serve, Served, until
+from tests.doubles import WAIT_SECONDS, eventually
+
+
+@pytest.fixture
+async def served(serve: Serve) -> AsyncIterator[Served]:
+    """An app over the tiny model."""
+    async with serve() as app:
+        yield app
+
+
+LARGE_BYTES = 50_000_000
+"""More than the sockets of this machine hold."""
 
 
 def make_app(on_start: Callable[[], Any] = lambda: None) -> FastAPI:
@@ -84,6 +101,7 @@ async def test_a_second_signal_ends_everything() -> None:
     assert server.should_exit
     assert server.force_exit
     assert state.is_cut_off
+    assert state.grace_is_over.is_set()
 
 
 @pytest.mark.anyio
@@ -106,11 +124,14 @@ class FakeReloader:
     def begin(self) -> None:
         self.num_begun += 1
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.mark.anyio
 async def test_the_reload_signal_reloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reaches the reloader and stops nothing; before the models are there it is refused, and afterwards it is as it
-    was.
+    """It reaches the reloader and stops nothing; before the models are there it is refused and counted, and afterwards
+    it is as it was.
     """
     monkeypatch.setattr("app.server.has_terminal", lambda: False)
     before = signal.getsignal(RELOAD_SIGNAL)
@@ -121,6 +142,7 @@ async def test_the_reload_signal_reloads(monkeypatch: pytest.MonkeyPatch) -> Non
         for _ in range(20):
             await asyncio.sleep(0)
         assert reloader.num_begun == 0
+        assert state.metrics.registry.get_sample_value("eyeline_reloads_total", {"result": "refused"}) == 1
         state.reloader = cast(Reloader, reloader)
         os.kill(os.getpid(), RELOAD_SIGNAL)
         await until(lambda: reloader.num_begun == 1)
@@ -132,17 +154,19 @@ async def test_the_reload_signal_reloads(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.anyio
 @pytest.mark.parametrize("is_closed", [True, False])
 async def test_a_closed_terminal_stops_the_server(monkeypatch: pytest.MonkeyPatch, is_closed: bool) -> None:
-    """A terminal that is closed sends the signal that reloads; it means stop. With the terminal still there it does
-    not.
+    """A terminal that is closed sends the signal that reloads, more than once; it means stop, but not at once. With the
+    terminal still there it does not.
     """
     monkeypatch.setattr("app.server.has_terminal", lambda: True)
     server, state = make_server(drain_delay_seconds=0)
     reloader = FakeReloader()
     state.reloader = cast(Reloader, reloader)
     monkeypatch.setattr("app.server.has_terminal", lambda: not is_closed)
-    server._reload()
+    for _ in range(2):
+        server._reload()
     assert state.is_draining == is_closed
-    assert reloader.num_begun == (not is_closed)
+    assert not state.is_cut_off
+    assert reloader.num_begun == 2 * (not is_closed)
 
 
 def run(app: FastAPI, port: int = 0) -> int:
@@ -234,9 +258,36 @@ def test_a_reload_that_reads_does_not_hold_the_process(
             loop.call_soon(os.kill, os.getpid(), signal.SIGTERM)
 
     app = make_app(stop)
-    app.state.server.reloader = SimpleNamespace(is_loading=True)
+    app.state.server.reloader = SimpleNamespace(is_loading=True, close=lambda: None)
     with pytest.raises(_EndedError, match=code):
         run(app)
+
+
+Caller = Callable[[socket.socket, threading.Event], None]
+"""What a caller does on his connection; the event is set when the server has stopped."""
+
+
+def serve_to(caller: Caller, add_routes: Callable[[FastAPI], None], grace: float) -> int:
+    """Serve to one caller, on a thread of his own."""
+    stopped = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
+
+    def call() -> None:
+        while not stopped.is_set():
+            with suppress(ConnectionRefusedError), socket.create_connection(address) as connection:
+                caller(connection, stopped)
+                return
+
+    app = make_app()
+    add_routes(app)
+    with ThreadPoolExecutor(1) as threads:
+        calling = threads.submit(call)
+        try:
+            return serve(app, host=address[0], port=address[1], drain_delay_seconds=0, shutdown_grace_seconds=grace)
+        finally:
+            stopped.set()
+            calling.result(WAIT_SECONDS)
 
 
 def test_what_is_in_flight_when_the_grace_ends_is_told() -> None:
@@ -244,41 +295,114 @@ def test_what_is_in_flight_when_the_grace_ends_is_told() -> None:
     moment for its answer to leave; and as something was lost the exit code is 1.
     """
     told: list[bytes] = []
-    tasks: list[asyncio.Task[None]] = []
-    app = make_app(lambda: tasks.append(asyncio.get_running_loop().create_task(ask())))
-    state: ServerState = app.state.server
 
-    @app.get("/slow")
-    async def slow() -> Response:
-        os.kill(os.getpid(), signal.SIGTERM)
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            assert state.is_cut_off
-        return Response("told", 503)
-
-    async def ask() -> None:
-        await until_listening()
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        told.append(await reader.read())
-        writer.close()
-
-    async def until_listening() -> None:
-        while True:
+    def add_routes(app: FastAPI) -> None:
+        @app.get("/slow")
+        async def slow() -> Response:
+            os.kill(os.getpid(), signal.SIGTERM)
             try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except ConnectionRefusedError:
-                await asyncio.sleep(0)
-            else:
-                writer.close()
-                return
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                assert app.state.server.is_cut_off
+            return Response("told", 503)
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    assert serve(app, host="127.0.0.1", port=port, drain_delay_seconds=0, shutdown_grace_seconds=0.3) == 1
+    def call(connection: socket.socket, stopped: threading.Event) -> None:
+        connection.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        told.append(connection.makefile("rb").read())
+
+    assert serve_to(call, add_routes, grace=0.3) == 1
     assert told[0].startswith(b"HTTP/1.1 503 ")
     assert told[0].endswith(b"told")
+
+
+def add_large(app: FastAPI) -> None:
+    """Answer with more than sockets hold."""
+
+    @app.get("/large")
+    async def large() -> Response:
+        return Response(bytes(LARGE_BYTES))
+
+
+@pytest.mark.parametrize(("reads", "code"), [(True, 0), (False, 1)])
+def test_an_answer_that_is_not_read_is_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reads: bool, code: int
+) -> None:
+    """The server has written it, but its caller has half of it when the grace ends: no clean stop. A caller who has all
+    of it and keeps the connection holds nothing up.
+    """
+    monkeypatch.setattr("app.server.ANSWER_SECONDS", 0.1)
+
+    def call(connection: socket.socket, stopped: threading.Event) -> None:
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        file = connection.makefile("rb")
+        while file.readline() != b"\r\n":
+            pass
+        if reads:
+            assert len(file.read(LARGE_BYTES)) == LARGE_BYTES
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopped.wait(WAIT_SECONDS)
+
+    assert serve_to(call, add_large, grace=0.3) == code
+    assert ("giving up 0 requests and 1 unread answers" in caplog.text) == (not reads)
+
+
+def test_who_does_not_read_does_not_hold_a_second_signal() -> None:
+    """Nor does the answer to what is cut off, which waits behind another one that is not read."""
+
+    def add_routes(app: FastAPI) -> None:
+        add_large(app)
+
+        @app.get("/slow")
+        async def slow() -> Response:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return Response("told", 503)
+
+    def call(connection: socket.socket, stopped: threading.Event) -> None:
+        connection.sendall(
+            b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\nGET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        assert stopped.wait(2 * STALL_SECONDS)
+
+    started = time.monotonic()
+    assert serve_to(call, add_routes, grace=600) == 1
+    assert time.monotonic() - started < STALL_SECONDS / 2
+
+
+def test_answers_have_a_moment_to_leave() -> None:
+    """Before uvicorn lets go of the connections, which it does on its own clock of whole seconds."""
+    server = Server(uvicorn.Config(make_app()), make_app().state.server, 0.0, shutdown_grace_seconds=7.5)
+    timeout = server.config.timeout_graceful_shutdown
+    assert timeout is not None
+    assert timeout >= 7.5 + ANSWER_SECONDS
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_asked_twice", [False, True])
+async def test_who_is_given_up_is_counted_so(served: Served, is_asked_twice: bool) -> None:
+    """Who runs and who waits when the grace ends, or at a second signal, is told by the queue: refused because the
+    server stops, and no caller who left.
+    """
+    server = Server(uvicorn.Config(served.app), served.state, 3_600, shutdown_grace_seconds=0.0)
+    served.embedder.gate.clear()
+    running = asyncio.create_task(served.post("/encode", {"texts": "a"}))
+    await eventually(lambda: bool(served.embedder.batches))
+    waiting = asyncio.create_task(served.post("/encode", {"texts": "b"}))
+    await until(lambda: served.sample("eyeline_queue_texts", model="tiny") == 1)
+    server.server_state.tasks.update((running, waiting))
+    if is_asked_twice:
+        server._stop(signal.SIGTERM)
+        server._stop(signal.SIGTERM)
+    else:
+        server._end_grace()
+    told = await asyncio.gather(running, waiting)
+    assert [response.json()["code"] for response in told] == ["server_stopping"] * 2
+    assert served.sample("eyeline_rejected_total", model="tiny", reason="server_stopping") == 2
+    assert served.sample("eyeline_cancelled_total", model="tiny") == 0
+    assert served.state.is_cut_off
+    served.embedder.gate.set()
 
 
 def make_certificate(folder: Path, *options: str) -> tuple[Path, Path]:

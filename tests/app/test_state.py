@@ -11,6 +11,7 @@ from fastapi import Request
 
 from app.errors import NotReadyError
 from app.metrics import Metrics
+from app.reload import Reloader
 from app.service import Service
 from app.state import FATAL, FAULTS, ServerState, max_body_bytes, route_of, service_of, state_of
 
@@ -47,6 +48,17 @@ def test_a_server_that_is_told_to_stop_while_it_warms_up_is_never_ready(state: S
     state.begin_serving(SERVICE)
     assert not state.is_ready
     assert state.metrics.registry.get_sample_value("eyeline_ready") == 0
+
+
+def test_a_stopping_server_reloads_nothing(state: ServerState) -> None:
+    """From the first signal on, and after a start during which it came."""
+    closed: list[str] = []
+    state.begin_draining()
+    state.reloader = cast(Reloader, SimpleNamespace(close=lambda: closed.append("closed")))
+    state.begin_serving(SERVICE)
+    assert closed == ["closed"]
+    state.begin_draining()
+    assert closed == ["closed", "closed"]
 
 
 def test_a_draining_server_still_serves(state: ServerState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import socket
@@ -27,6 +28,7 @@ from tests.e2e.faulty_server import HOLD
 
 pytestmark = pytest.mark.e2e
 
+KEY = "admin-key-of-the-tests"
 LONG = "cat " * (MAX_LENGTH - 2)
 SECOND_STOP_SECONDS = 20.0  # for a batch, and for a crushed machine; far from the work that is given up
 
@@ -89,7 +91,7 @@ def test_a_second_signal_does_not_wait(start_server: StartServer) -> None:
         server.signal(signal.SIGINT)
         assert server.wait(SECOND_STOP_SECONDS) == 1
         outcomes: list[Any] = [future.exception(PATIENCE_SECONDS) or future.result().status_code for future in futures]
-    assert 200 not in outcomes
+    assert any(outcome != 200 for outcome in outcomes)
 
 
 def test_what_the_grace_is_not_enough_for_is_told(start_server: StartServer) -> None:
@@ -108,7 +110,9 @@ def test_what_the_grace_is_not_enough_for_is_told(start_server: StartServer) -> 
         assert (response.status_code, response.json()["code"]) == (503, "server_stopping")
         assert response.headers["retry-after"] == "1"
         assert "x-request-id" in response.headers
-    assert f"giving up {len(late)} requests" in server.log
+    given_up = re.search(r"giving up (\d+) requests and 0 unread answers", server.log)
+    assert given_up is not None
+    assert int(given_up[1]) >= len(late)  # one may be answered between the count and the end
     assert "Traceback" not in server.log
 
 
@@ -133,6 +137,25 @@ def test_a_reload_that_reads_holds_up_no_stop(
     assert "stopped while a reload was reading" in server.log
 
 
+def test_who_waits_for_a_reload_holds_up_no_stop(start_server: StartServer, tmp_path: Path) -> None:
+    """Whoever asked for it over HTTP is told that the server stops, long before the grace ends; nothing is lost."""
+    folder = tmp_path / "mine"
+    shutil.copytree(DEFAULT_MODEL, folder)
+    prefix = [str(SERVER_PYTHON), "-m", "tests.e2e.faulty_server"]
+    arguments = ("--no-warmup", "--model", f"mine={folder}", "--shutdown-grace-seconds", 600)
+    server = start_server(*arguments, prefix=prefix, environ={"EYELINE_ADMIN_KEY": KEY})
+    (folder / HOLD).touch()
+    with ThreadPoolExecutor(1) as threads:
+        headers = {"Authorization": f"Bearer {KEY}"}
+        url = f"{server.url}/admin/reload"
+        asking = threads.submit(httpx.post, url, headers=headers, timeout=PATIENCE_SECONDS)
+        wait_for(lambda: "held" in server.log, "the reload")
+        server.signal()
+        assert server.wait(SECOND_STOP_SECONDS) == 0
+        response = asking.result(PATIENCE_SECONDS)
+    assert (response.status_code, response.json()["code"]) == (503, "not_ready")
+
+
 def test_the_drain_delay_keeps_the_door_open(start_server: StartServer) -> None:
     """For the delay the server says that it is not ready, and serves whoever comes all the same; then it exits."""
     server = start_server("--no-warmup", "--drain-delay-seconds", 3)
@@ -141,6 +164,7 @@ def test_the_drain_delay_keeps_the_door_open(start_server: StartServer) -> None:
     for path in ("/health", "/health/ready"):
         response = server.client.get(path)
         assert (response.status_code, response.json()) == (503, {"status": "draining"})
+        assert response.headers["connection"] == "close"
     assert server.client.get("/health/live").status_code == 200
     assert server.sample("eyeline_ready") == 0
     assert server.encode("still served")["num_tokens"] == [4]
