@@ -6,6 +6,7 @@ biases 0, everything near 0) a missing bias or two swapped norms would not show.
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -190,15 +191,15 @@ class Answer:
 
 @torch.no_grad()
 def reference(built: transformers.PreTrainedModel, family: Family, inputs: Sequence[EncodeInput]) -> list[Answer]:
-    """Ask transformers, each text by itself."""
-    encoder = built.base_model
+    """Ask transformers, each text by itself and in float64, so that only our rounding counts."""
+    encoder = copy.deepcopy(built.base_model).double()
     answers = []
     for item in inputs:
         types = {"token_type_ids": torch.tensor([item.token_type_ids])} if family.has_token_types else {}
         ids = torch.tensor([item.input_ids])
         out = encoder(input_ids=ids, attention_mask=torch.ones_like(ids), output_attentions=True, **types)
-        hidden = out.last_hidden_state[0]
-        answers.append(Answer(hidden, hidden.mean(dim=0), torch.stack(out.attentions)[:, 0]))
+        hidden = out.last_hidden_state[0].float()
+        answers.append(Answer(hidden, hidden.mean(dim=0), torch.stack(out.attentions)[:, 0].float()))
     return answers
 
 
@@ -220,7 +221,10 @@ def run(embedder: Embedder, inputs: Sequence[EncodeInput], config: Any) -> list[
 
 
 def assert_same(row: Row, answer: Answer, tolerance: float = TOLERANCE) -> None:
-    """Compare hidden states, embedding and every map."""
+    """Compare hidden states, embedding and every map; the tolerance is for numbers up to 1, and grows with them.
+
+    Which digits are right differs by processor: on one, float32 is 1.0e-5 off in states of up to 4.
+    """
     for name, ours, theirs in (
         ("token_states", row.token_states, answer.last_hidden_state),
         ("embedding", row.embedding, answer.embedding),
@@ -231,6 +235,6 @@ def assert_same(row: Row, answer: Answer, tolerance: float = TOLERANCE) -> None:
             torch.from_numpy(ours),
             theirs,
             rtol=0.0,
-            atol=tolerance,
+            atol=tolerance * max(1.0, float(theirs.abs().max())),
             msg=lambda message, name=name: f"{name}: {message}",
         )
