@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.plain import PlainRequest
 from app.schemas.tei import TeiEmbedAllRequest
@@ -10,16 +10,6 @@ from app.schemas.tei import TeiEmbedAllRequest
 
 class TeiEmbedSparseRequest(TeiEmbedAllRequest):
     """Body of ``POST /embed_sparse``."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"inputs": "The cat sat."},
-                {"inputs": ["The cat sat.", "A dog barked."], "truncate": True},
-                {"inputs": ["The cat sat.", [5, 6]], "truncate": True, "truncation_direction": "Left"},
-            ]
-        }
-    )
 
     def plain(self, model: str | None) -> PlainRequest:
         """Return what is asked, in the server's own words."""
