@@ -154,7 +154,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     Notes
     -----
     The body must have been read: what is received after it can only be the end of the connection. The work is done in
-    the task that calls, and only the watch has one of its own: tasks are most of what waiting costs.
+    the task that calls; only the watch has one of its own.
     """
     task, has_left = asyncio.current_task(), False
     assert task is not None

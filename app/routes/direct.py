@@ -1,8 +1,7 @@
 """Routes that are called without a detour.
 
 FastAPI reads parameters from a request, validates them and turns what an endpoint returns into a response. Most of our
-endpoints take the request and return the response, so there is nothing of that to do, and under many small requests it
-is a twentieth of their cost.
+endpoints take the request and return the response, so there is nothing of that to do.
 """
 
 from __future__ import annotations
