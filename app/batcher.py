@@ -276,11 +276,11 @@ class Batcher:
         if self._task is not None:
             await asyncio.wait([self._task])
 
-    def abandon(self) -> None:
+    def fail_as_hung(self) -> None:
         """Fail everybody who waits, as the worker hangs; should it still give rows, they are dropped."""
         self._fail_all(self._hung)
 
-    def give_up(self) -> None:
+    def fail_as_stopping(self) -> None:
         """Refuse new requests and fail everybody who waits, as the server's time to stop is up."""
         self._is_draining = True
         self._fail_all(lambda: self._refusal(stopped_too_soon()))

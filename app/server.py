@@ -91,7 +91,7 @@ class Server(uvicorn.Server):
             log.warning("second signal: stopping at once", extra={"signal": number.name})
             self.force_exit = True
             self.should_exit = True
-            self._give_up()
+            self._cut_off()
             return
         log.info("stopping", extra={"signal": number.name, "drain_delay_seconds": self._drain_delay_seconds})
         self._state.begin_draining()
@@ -111,12 +111,12 @@ class Server(uvicorn.Server):
         num_unread = sum(connection.has_unsent for connection in self._connections())
         if num_requests or num_unread:
             log.error("the grace is over: giving up %d requests and %d unread answers", num_requests, num_unread)
-            self._give_up()
+            self._cut_off()
         else:
             self._state.end_grace()
 
-    def _give_up(self) -> None:
-        """Give up what is still in flight: the queues tell who waits in them, the middleware whoever is cancelled."""
+    def _cut_off(self) -> None:
+        """Cut off what is still in flight: the queues tell who waits in them, the middleware whoever is cancelled."""
         loop = asyncio.get_running_loop()
         self._state.is_cut_off = True
         self._state.end_grace()

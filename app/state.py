@@ -120,7 +120,7 @@ class ServerState:
         for fault in FAULTS:
             self.metrics.set_fault(fault, present=fault in self.faults)
 
-    def give_up(self) -> None:
+    def end_process_if_ours(self) -> None:
         """End the process, where it is ours: it cannot serve any more, and a new one can."""
         if self.end_process is not None:
             self.end_process()
@@ -139,7 +139,7 @@ class ServerState:
         """Tell everybody in the queues that the server's time to stop is up; nothing is waited for any more."""
         self.grace_is_over.set()
         for batcher in self.batchers:
-            batcher.give_up()
+            batcher.fail_as_stopping()
 
     def _close_reloader(self) -> None:
         if self.reloader is not None:

@@ -136,7 +136,7 @@ class Watchdog:
         elif self._call_seconds >= self._last_chance_ends:
             self._last_chance_ends = math.inf
             logger.critical("the worker thread still hangs: the process ends")
-            self._state.give_up()
+            self._state.end_process_if_ours()
 
     def _has_worked(self) -> bool:
         """Whether the thread has taken processor time since the last look."""
@@ -162,7 +162,7 @@ class Watchdog:
         self._worker.is_hung = True
         self._state.begin_fault("worker_hung", f"a batch has run for {seconds:.0f} seconds")
         for batcher in self._batchers:
-            batcher.abandon()
+            batcher.fail_as_hung()
 
     def _begin_check(self) -> None:
         """Run the check, unless one is waiting for the worker already."""

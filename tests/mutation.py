@@ -106,7 +106,7 @@ MUTATIONS = (
         "draining waits for everybody", BATCHER, "            await asyncio.wait([self._task])", "            pass"
     ),
     Mutation(
-        "an abandoned caller is told",
+        "whoever is failed is told",
         BATCHER,
         "                request.fail(make_error())",
         "                make_error()",
@@ -232,8 +232,8 @@ MUTATIONS = (
     ),
     Mutation("a call that turns in a circle hangs", WATCHDOG, " or self._call_seconds >= WORKING_FACTOR * longest", ""),
     Mutation("a verdict is taken back", WATCHDOG, '                self._state.end_fault("worker_hung")\n', ""),
-    Mutation("nobody waits for a hung worker", WATCHDOG, "            batcher.abandon()", "            pass"),
-    Mutation("a hung process ends", WATCHDOG, "            self._state.give_up()", "            pass"),
+    Mutation("nobody waits for a hung worker", WATCHDOG, "            batcher.fail_as_hung()", "            pass"),
+    Mutation("a hung process ends", WATCHDOG, "            self._state.end_process_if_ours()", "            pass"),
     Mutation("it has a last chance", WATCHDOG, "seconds + LAST_CHANCE_SECONDS", "seconds"),
     Mutation("an odd text is no fault of the server", WATCHDOG, "        if broken:\n", "        if True:\n"),
     Mutation("a fault is checked until it is gone", WATCHDOG, " or self._state.faults:", ":"),

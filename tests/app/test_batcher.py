@@ -938,7 +938,7 @@ async def test_whoever_waits_for_a_hung_worker_is_told() -> None:
     first = await bench.occupy()
     second = await bench.call(make_input(5, mark=1))
     bench.worker.is_hung = True
-    bench.batcher.abandon()
+    bench.batcher.fail_as_hung()
     for task in (first, second, await bench.call(make_input(5, mark=2))):
         with pytest.raises(WorkerUnavailableError) as told:
             await within(task)
@@ -1058,11 +1058,11 @@ async def test_draining_answers_everybody() -> None:
     assert marks(tasks[1].result()) == [0, 1, 2]
 
 
-async def test_giving_up_tells_everybody() -> None:
+async def test_the_end_of_the_grace_is_told_to_everybody() -> None:
     """At the end of a stopping server's time whoever runs or waits is told at once, and nobody is let in any more."""
     bench = Bench()
     tasks = [await bench.occupy(), await bench.call(make_input(5, mark=1))]
-    bench.batcher.give_up()
+    bench.batcher.fail_as_stopping()
     for task in tasks:
         with pytest.raises(ServerStoppingError) as told:
             await within(task)

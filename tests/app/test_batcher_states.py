@@ -257,7 +257,7 @@ class Queue(RuleBasedStateMachine):
         self.worker.is_hung = True
         for caller in self.callers:
             caller.may_be.add(WorkerUnavailableError)
-        self.batcher.abandon()
+        self.batcher.fail_as_hung()
         self._settle()
         assert all(caller.task.done() for caller in self.callers)
         assert self.batcher.queue_texts == 0

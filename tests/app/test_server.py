@@ -236,13 +236,13 @@ def test_a_batch_that_never_ends_does_not_hold_the_process(monkeypatch: pytest.M
         run(app)
 
 
-def test_a_server_that_gives_up_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ending_the_process_ends_it_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the watchdog asks for: at once, whatever its threads do, and not with 0."""
     monkeypatch.setattr(os, "_exit", end_with)
     app = make_app(lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert run(app) == 0
     with pytest.raises(_EndedError, match="1"):
-        app.state.server.give_up()
+        app.state.server.end_process_if_ours()
 
 
 @pytest.mark.parametrize(("second_signal", "code"), [(False, "0"), (True, "1")])

@@ -121,11 +121,11 @@ def test_a_fault_that_ends_does_not_end_the_draining(state: ServerState) -> None
 
 
 def test_only_a_process_of_ours_is_ended(state: ServerState) -> None:
-    """Giving up without a way to end the process does nothing: its supervisor sees that it is not live."""
-    state.give_up()
+    """Where the server was given no way to end the process it does nothing: its supervisor sees that it is not live."""
+    state.end_process_if_ours()
     ended: list[str] = []
     state.end_process = lambda: ended.append("now")
-    state.give_up()
+    state.end_process_if_ours()
     assert ended == ["now"]
 
 

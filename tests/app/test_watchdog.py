@@ -43,8 +43,8 @@ class Watched:
         self.worker = Worker("watched")
         self.observer = RecordingObserver()
         self.state = ServerState(Metrics(faults=FAULTS), max_body_bytes=1)
-        self.num_given_up = 0
-        self.state.end_process = self._give_up
+        self.num_ended = 0
+        self.state.end_process = self._end
         self.cpu_seconds: float | None = 3.0
         self.broken: list[str] = []
         self.num_checks = 0
@@ -62,8 +62,8 @@ class Watched:
             self.state, self.worker, [self.batcher], self._check, hang_seconds, lambda: self.cpu_seconds, self.clock
         )
 
-    def _give_up(self) -> None:
-        self.num_given_up += 1
+    def _end(self) -> None:
+        self.num_ended += 1
 
     def _check(self) -> list[str]:
         self.num_checks += 1
@@ -199,7 +199,7 @@ async def test_a_call_that_hangs_is_noticed(watched: Watched, caplog: pytest.Log
     assert (watched.batcher.queue_texts, watched.batcher.queue_tokens) == (0, 0)
     [record] = [record for record in caplog.records if record.levelno == logging.CRITICAL]
     assert "__call__" in record.stack
-    assert watched.num_given_up == 0
+    assert watched.num_ended == 0
 
 
 async def test_a_call_that_still_hangs_ends_the_process_once(watched: Watched) -> None:
@@ -207,10 +207,10 @@ async def test_a_call_that_still_hangs_ends_the_process_once(watched: Watched) -
     task = await watched.hang()
     for _ in range(int(LAST_CHANCE_SECONDS) - 1):
         watched.look()
-        assert watched.num_given_up == 0
+        assert watched.num_ended == 0
     for _ in range(5):
         watched.look()
-    assert watched.num_given_up == 1
+    assert watched.num_ended == 1
     with pytest.raises(WorkerUnavailableError):
         await task
 
@@ -228,7 +228,7 @@ async def test_a_call_that_ends_after_all_was_slow(watched: Watched) -> None:
     assert await asyncio.wait_for(watched.call(make_input(5)), WAIT_SECONDS)
     for _ in range(2 * HANG_SECONDS):
         watched.look()
-    assert watched.num_given_up == 0
+    assert watched.num_ended == 0
 
 
 async def test_many_short_calls_are_no_hang(watched: Watched) -> None:
@@ -312,7 +312,7 @@ async def test_a_hang_that_turns_in_a_circle_is_noticed(watched: Watched, caplog
     [record] = [record for record in caplog.records if record.levelno == logging.CRITICAL]
     assert (record.seconds, record.idle_seconds) == (WORKING_FACTOR * HANG_SECONDS, 0)
     await work_and_look(watched, int(LAST_CHANCE_SECONDS))
-    assert watched.num_given_up == 1
+    assert watched.num_ended == 1
     with pytest.raises(WorkerUnavailableError):
         await task
 
