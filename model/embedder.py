@@ -15,10 +15,9 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from model.attention import Attend, attend_explicit, attend_fused
-from model.batch import MAX_GROUP_PADDING, PackedBatch, cut_by_tokens, pack, padding_ratio
+from model.batch import MAX_GROUP_PADDING, cut_by_tokens, pack, padding_ratio
 from model.calibration import calibration_batches, calibration_texts
 from model.checkpoint import LoadedEncoder, load_dense, load_encoder
 from model.contract import (
@@ -29,7 +28,6 @@ from model.contract import (
     OutputSpec,
     RolloutSelection,
     Row,
-    SparseVector,
     SpecialMode,
     Unit,
 )
@@ -51,7 +49,8 @@ from model.labels import INSTEAD, ModelKind
 from model.late_interaction import LateInteractionHead
 from model.maps import Units, units_among
 from model.memory import raising_memory_error
-from model.pooling import POOLING_FUNCTIONS, Pooling, Spans, finish
+from model.pooling import Pooling, Spans
+from model.rows import PackedStates, RowMaker, make_heads, to_array
 from model.similarity import Projection, WideArray, similarity_map
 from model.tokenizer import SpecialTokens, Text, Tokenizer
 
@@ -133,9 +132,9 @@ class Embedder:
         self._encoder = loaded.encoder
         late = folder.late_interaction
         self._dense = tuple(dense) if late is None else ()
-        self._late_interaction = None if late is None else LateInteractionHead(dense, normalize=late.normalize)
-        self._classifier = loaded.classifier
-        self._splade = loaded.splade
+        token_head = None if late is None else LateInteractionHead(dense, normalize=late.normalize)
+        heads = make_heads(loaded.classifier, loaded.splade, token_head)
+        self._row_maker = RowMaker(self.pooling, self._dense, heads)
         # rounding that differs with the padding of a group would tip a byte over to the next, and many behind it
         self._max_padding = 0.0 if dtype == "int8" else MAX_GROUP_PADDING
         width = folder.dense[-1].out_features if folder.dense else self.config.hidden_size
@@ -277,100 +276,17 @@ class Embedder:
             If there is not enough memory for this batch. Nothing of it stays in memory: a smaller one may well run.
         """
         batch = pack(inputs, self.device, self._max_padding)
-        ordered = [specs[index] for index in batch.order]
-        tables = [inputs[index].tokens for index in batch.order]
-        output = self._encoder(batch, [spec.attention for spec in ordered], tables)
-        embeddings = self._embeddings(output.last_hidden_state, batch, inputs, ordered)
-        logits = self._logits(output.last_hidden_state, batch, ordered)
-        sparse = self._sparse_vectors(output.last_hidden_state, batch, ordered)
-        vectors = self._token_vectors(output.last_hidden_state, batch, inputs, ordered)
-        rows = [Row() for _ in inputs]
-        for packed, index in enumerate(batch.order):
-            row, spec = rows[index], ordered[packed]
-            found = embeddings[packed]
-            if found is not None and spec.chunks is not None:
-                row.chunks = found.copy()
-            elif found is not None:
-                row.embedding = found[0].copy()
-            row.logits = logits[packed].copy() if spec.logits else None
-            row.sparse_vector = sparse.get(packed)
-            row.token_vectors = vectors.get(packed)
-            row.attention = output.attentions[packed]
-            if spec.token_states:
-                start = batch.starts[packed]
-                row.token_states = _to_array(output.last_hidden_state[start : start + batch.lengths[packed]])
-        return rows
+        packed_inputs, packed_specs = [inputs[index] for index in batch.order], [specs[index] for index in batch.order]
+        selections, tables = [spec.attention for spec in packed_specs], [item.tokens for item in packed_inputs]
+        output = self._encoder(batch, selections, tables)
+        rows = self._row_maker.rows(PackedStates(output.last_hidden_state, batch, packed_inputs, packed_specs))
+        for row, maps in zip(rows, output.attentions, strict=True):
+            row.attention = maps
+        return [rows[place] for place in np.argsort(batch.order)]
 
     def padding_ratio(self, num_tokens: Sequence[int]) -> float:
         """Share of padding in what the attention core computes for a batch of texts of so many tokens."""
         return padding_ratio(num_tokens, self._max_padding)
-
-    def _embeddings(
-        self, hidden_states: Tensor, batch: PackedBatch, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]
-    ) -> list[FloatArray | None]:
-        """Pool, apply the dense layers, cut and scale; for each text in packed order an array with a row a chunk."""
-        prompts = [0 if self.pooling.include_prompt else inputs[index].prompt_length for index in batch.order]
-        chunks = [
-            (text, chunk)
-            for text, spec in enumerate(specs)
-            for chunk in (spec.chunks if spec.chunks is not None else (range(batch.lengths[text]),))
-        ]
-        spans = Spans.of(
-            [batch.starts[text] + chunk.start for text, chunk in chunks],
-            [len(chunk) for _, chunk in chunks],
-            [max(0, prompts[text] - chunk.start) for text, chunk in chunks],
-        )
-        pooled = POOLING_FUNCTIONS[self.pooling.mode](hidden_states, spans)
-        for dense in self._dense:
-            pooled = dense(pooled)
-        embeddings: list[FloatArray | None] = [None] * len(specs)
-        firsts = np.cumsum([0, *(1 if spec.chunks is None else len(spec.chunks) for spec in specs)])
-        kinds = {(spec.dimensions, spec.normalize) for spec in specs if spec.pooled}
-        for dimensions, normalize in kinds:
-            finished = _to_array(finish(pooled, dimensions=dimensions, normalize=normalize))
-            for text, spec in enumerate(specs):
-                if spec.pooled and (spec.dimensions, spec.normalize) == (dimensions, normalize):
-                    embeddings[text] = finished[firsts[text] : firsts[text + 1]]
-        return embeddings
-
-    def _logits(self, hidden_states: Tensor, batch: PackedBatch, specs: Sequence[OutputSpec]) -> FloatArray:
-        """Run the classification head: (B, labels) in packed order; empty where nobody asked."""
-        if not any(spec.logits for spec in specs):
-            return np.empty((0, 0), dtype=np.float32)
-        if self._classifier is None:
-            raise ValueError("logits were asked for, and the model folder has no classification head that is run here")
-        whole = Spans.of(batch.starts, batch.lengths, [0] * len(batch.lengths))
-        return _to_array(self._classifier(POOLING_FUNCTIONS[self._classifier.config.pooling](hidden_states, whole)))
-
-    def _sparse_vectors(
-        self, hidden_states: Tensor, batch: PackedBatch, specs: Sequence[OutputSpec]
-    ) -> dict[int, SparseVector]:
-        """Run the head of a SPLADE model for the texts that asked, by their place in packed order."""
-        asked = [text for text, spec in enumerate(specs) if spec.sparse_vector]
-        if not asked:
-            return {}
-        if self._splade is None:
-            raise ValueError("sparse vectors were asked for, and the model folder is no SPLADE model")
-        lengths = [batch.lengths[text] for text in asked]
-        spans = Spans.of([batch.starts[text] for text in asked], lengths, [0] * len(asked))
-        return dict(zip(asked, self._splade.vectors(hidden_states, spans), strict=True))
-
-    def _token_vectors(
-        self, hidden_states: Tensor, batch: PackedBatch, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]
-    ) -> dict[int, FloatArray]:
-        """Run the head of a late interaction model for the texts that asked, by their place in packed order."""
-        asked = [text for text, spec in enumerate(specs) if spec.token_vectors]
-        if not asked:
-            return {}
-        if self._late_interaction is None:
-            raise ValueError("token vectors were asked for, and the model folder is no late interaction model")
-        places = []
-        for text in asked:
-            kept = inputs[batch.order[text]].kept
-            places.append(
-                [batch.starts[text] + place for place in (range(batch.lengths[text]) if kept is None else kept)]
-            )
-        return dict(zip(asked, self._late_interaction.vectors(hidden_states, places), strict=True))
 
     @property
     def own_output(self) -> OutputSpec:
@@ -497,7 +413,7 @@ class Embedder:
         """What makes a token's last hidden state its share of the embedding, where :meth:`check_explainable` passes."""
         return Projection.compose(
             [
-                (_to_array(dense.weight), None if dense.linear.bias is None else _to_array(dense.linear.bias))
+                (to_array(dense.weight), None if dense.linear.bias is None else to_array(dense.linear.bias))
                 for dense in self._dense
             ]
         )
@@ -547,11 +463,6 @@ class Embedder:
         """Which tokens of a text pooling reads: all, or those behind the prompt."""
         spans = Spans.of([0], [text.num_tokens], [0 if self.pooling.include_prompt else text.prompt_length])
         return range(spans.starts[0], spans.stops[0])
-
-
-def _to_array(tensor: Tensor) -> FloatArray:
-    """Copy a tensor to a float32 array of its own."""
-    return np.array(tensor.detach().float().cpu().numpy())
 
 
 def _true_numbers(
