@@ -51,17 +51,9 @@ def make_readings(
         prefix = prefixes[role]
         if prefix is not None:
             prompts[role] = prompts[role].removeprefix(prefix.spelling)
+    stated_lengths: dict[Role, int | None] = {"query": late.query_length, "document": late.document_length}
+    lengths = {role: _max_length(role, length, folder, late, config) for role, length in stated_lengths.items()}
     longest = config.max_positions
-    if late.query_length is None or late.document_length is None:
-        limits = [limit for limit in (folder.max_length, longest) if limit is not None]
-        if not limits:
-            unstated = "query_length" if late.query_length is None else "document_length"
-            raise CheckpointError(
-                f"{late.file} does not state {late.name(unstated)}, nor anything else how long texts may be, "
-                "such as max_seq_length"
-            )
-        whole = min(limits)
-    query_length = late.query_length or whole
     filled = late.expansion_length
     if longest is not None and filled > longest:
         raise CheckpointError(
@@ -69,20 +61,33 @@ def make_readings(
             f"encoder reads {longest} tokens"
         )
     query = Reading(
-        max_length=query_length if longest is None else min(query_length, longest),
+        max_length=lengths["query"],
         prefix=prefixes["query"],
         expansion_token=_expansion_token(folder, late, backend) if filled else None,
         expansion_length=filled,
         attend_to_expansion=late.attend_to_expansion,
     )
     _check_windows(query, late, config, backend)
-    document_length = late.document_length or whole
     document = Reading(
-        max_length=document_length if longest is None else min(document_length, longest),
+        max_length=lengths["document"],
         prefix=prefixes["document"],
         skiplist_ids=_skiplist_ids(late, backend),
     )
     return {"query": query, "document": document}, prompts
+
+
+def _max_length(
+    role: Role, stated: int | None, folder: ModelFolder, late: LateInteraction, config: EncoderConfig
+) -> int:
+    """Find how many tokens of a text are read: what is stated, or else what the folder allows, if the encoder can."""
+    limits = [folder.max_length if stated is None else stated, config.max_positions]
+    known = [limit for limit in limits if limit is not None]
+    if not known:
+        raise CheckpointError(
+            f"{late.file} does not state {late.name(f'{role}_length')}, nor anything else how long texts may be, "
+            "such as max_seq_length"
+        )
+    return min(known)
 
 
 def _leading_special(prompt: str, backend: Backend) -> Added | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,24 @@ COLBERT_DEFAULTS: Mapping[str, Any] = {
     "interaction": "colbert",
 }
 """What each library takes where the folder does not say."""
+
+PYLATE_NAMES: Mapping[str, str] = {
+    "query_prefix": "query_prefix",
+    "document_prefix": "document_prefix",
+    "query_length": "query_length",
+    "document_length": "document_length",
+    "expansion_length": "query_length",
+    "attend_to_expansion": "attend_to_expansion_tokens",
+}
+COLBERT_NAMES: Mapping[str, str] = {
+    "query_prefix": "query_token_id",
+    "document_prefix": "doc_token_id",
+    "query_length": "query_maxlen",
+    "document_length": "doc_maxlen",
+    "expansion_length": "query_maxlen",
+    "attend_to_expansion": "attend_to_mask_tokens",
+}
+"""What each library calls the attributes of :class:`LateInteraction`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,20 +200,10 @@ def find_late_interaction(
 def _read_pylate(raw: Mapping[str, Any], file: Path) -> LateInteraction:
     """Read PyLate's fields."""
     fields = _Fields(raw, file, PYLATE_DEFAULTS)
-    length = fields.count("query_length")
+    late = _read_flat(fields, PYLATE_NAMES)
     expands = fields.flag("do_query_expansion")
-    return LateInteraction(
-        file=file,
-        query_prefix=fields.text("query_prefix"),
-        document_prefix=fields.text("document_prefix"),
-        query_length=length,
-        document_length=fields.count("document_length"),
-        expansion_length=length if expands else 0,
-        expansion_token=None,
-        attend_to_expansion=fields.flag("attend_to_expansion_tokens"),
-        skiplist=fields.texts("skiplist_words"),
-        names={"expansion_length": "query_length"},
-    )
+    skiplist = fields.texts("skiplist_words")
+    return replace(late, expansion_length=late.expansion_length if expands else 0, skiplist=skiplist)
 
 
 def _read_colbert(raw: Mapping[str, Any], file: Path) -> LateInteraction:
@@ -206,25 +214,25 @@ def _read_colbert(raw: Mapping[str, Any], file: Path) -> LateInteraction:
     for name, only in (("similarity", "cosine"), ("interaction", "colbert")):
         if fields.text(name) != only:
             raise _unsupported(file, name, raw[name], f"only {only}")
-    length = fields.count("query_maxlen")
+    late = _read_flat(fields, COLBERT_NAMES)
+    skiplist = PUNCTUATION if fields.flag("mask_punctuation") else ()
+    return replace(late, skiplist=skiplist, dimensions=fields.count("dim"))
+
+
+def _read_flat(fields: _Fields, names: Mapping[str, str]) -> LateInteraction:
+    """Read what both layouts state, each by its own names; a query is filled up to as many tokens as are read of it."""
+    length = fields.count(names["query_length"])
     return LateInteraction(
-        file=file,
-        query_prefix=fields.text("query_token_id"),
-        document_prefix=fields.text("doc_token_id"),
+        file=fields.file,
+        query_prefix=fields.text(names["query_prefix"]),
+        document_prefix=fields.text(names["document_prefix"]),
         query_length=length,
-        document_length=fields.count("doc_maxlen"),
+        document_length=fields.count(names["document_length"]),
         expansion_length=length,
         expansion_token=None,
-        attend_to_expansion=fields.flag("attend_to_mask_tokens"),
-        skiplist=PUNCTUATION if fields.flag("mask_punctuation") else (),
-        dimensions=fields.count("dim"),
-        names={
-            "query_prefix": "query_token_id",
-            "document_prefix": "doc_token_id",
-            "query_length": "query_maxlen",
-            "document_length": "doc_maxlen",
-            "expansion_length": "query_maxlen",
-        },
+        attend_to_expansion=fields.flag(names["attend_to_expansion"]),
+        skiplist=(),
+        names=names,
     )
 
 
