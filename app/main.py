@@ -39,7 +39,7 @@ from app.state import FAULTS, ServerState
 from app.tracing import RequestTracer
 from app.version import VERSION
 from app.watchdog import Watchdog
-from app.worker import CLOSE_SECONDS, Worker
+from app.worker import CLOSE_SECONDS, Worker, cpu_seconds_of
 from model.contract import EncodeInput, OutputSpec
 from model.device import give_back_freed_memory
 from model.embedder import Embedder
@@ -270,9 +270,11 @@ def _watchdog(settings: Settings, state: ServerState, worker: Worker) -> Watchdo
         return [] if state.service is None else not_finite(state.service.models.values())
 
     def cpu_seconds() -> float | None:
-        models = [] if state.service is None else state.service.models.values()
-        # Where a GPU does the work, the thread that waits for it may turn in a circle.
-        return worker.cpu_seconds() if all(model.embedder.device.type == "cpu" for model in models) else None
+        embedders = [] if state.service is None else [model.embedder for model in state.service.models.values()]
+        if any(embedder.device.type != "cpu" for embedder in embedders):
+            return None  # where a GPU does the work, the thread that waits for it may turn in a circle
+        threads = [worker.cpu_seconds(), *(cpu_seconds_of(thread) for one in embedders for thread in one.native_ids)]
+        return None if None in threads else sum(seconds or 0.0 for seconds in threads)
 
     return Watchdog(state, worker, state.batchers, check, settings.hang_seconds, cpu_seconds)
 

@@ -7,9 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -46,6 +46,7 @@ from model.folder import ModelFolder, read_folder
 from model.heads import Dense
 from model.int8 import has_kernel, observe_inputs, quantize_linear_layers
 from model.labels import INSTEAD, ModelKind
+from model.lanes import Lanes
 from model.late_interaction import LateInteractionHead
 from model.maps import Units, units_among
 from model.memory import raising_memory_error
@@ -53,6 +54,8 @@ from model.pooling import Pooling, Spans
 from model.rows import PackedStates, RowMaker, make_heads, to_array
 from model.similarity import Projection, WideArray, similarity_map
 from model.tokenizer import SpecialTokens, Text, Tokenizer
+
+Run = Callable[[Sequence[EncodeInput], Sequence[OutputSpec]], list[Row]]
 
 ATTENTION_PATHS: dict[Literal["fused", "explicit"], Attend] = {"fused": attend_fused, "explicit": attend_explicit}
 
@@ -137,6 +140,7 @@ class Embedder:
         self._row_maker = RowMaker(self.pooling, self._dense, heads)
         # rounding that differs with the padding of a group would tip a byte over to the next, and many behind it
         self._max_padding = 0.0 if dtype == "int8" else MAX_GROUP_PADDING
+        self._lanes = Lanes(torch.get_num_threads() if device.type == "cpu" else 1)
         width = folder.dense[-1].out_features if folder.dense else self.config.hidden_size
         self.dimensions: int = width if folder.kind == "embedding" else 0
         self.info = ModelInfo(
@@ -243,16 +247,23 @@ class Embedder:
         spec = OutputSpec(normalize=normalize, dimensions=self.check_dimensions(dimensions))
         inputs = self.tokenizer.encode(many, prompt=self.tokenizer.prompt(prompt_name, prompt), truncate=truncate)
         embeddings = np.empty((len(inputs), dimensions or self.dimensions), dtype=np.float32)
-        for batch in cut_by_tokens([item.num_tokens for item in inputs], batch_tokens):
-            rows = self.run([inputs[index] for index in batch], [spec] * len(batch))
+        num_tokens = [item.num_tokens for item in inputs]
+
+        def fill(run: Run, batch: Sequence[int]) -> None:
+            rows = run([inputs[index] for index in batch], [spec] * len(batch))
             for index, row in zip(batch, rows, strict=True):
                 embeddings[index] = row.embedding
+
+        if self._lanes and sum(num_tokens) > batch_tokens:  # each lane has batches of its own, and waits for no other
+            batches = [*cut_by_tokens(num_tokens, max(1, batch_tokens // len(self._lanes)))]
+            self._lanes.run(partial(fill, self._run_part), batches)
+        else:
+            for batch in cut_by_tokens(num_tokens, batch_tokens):
+                fill(self.run, batch)
         if not np.isfinite(embeddings).all():
             raise FloatingPointError("an embedding is not finite")
         return embeddings
 
-    @raising_memory_error
-    @torch.inference_mode()
     def run(self, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
         """Run one batch.
 
@@ -275,6 +286,23 @@ class Embedder:
         MemoryError
             If there is not enough memory for this batch. Nothing of it stays in memory: a smaller one may well run.
         """
+        parts = self._lanes.split([item.input_ids for item in inputs])
+        if len(parts) == 1:
+            return self._run_part(inputs, specs)
+        rows = [Row() for _ in inputs]
+
+        def fill(part: Sequence[int]) -> None:
+            found = self._run_part([inputs[index] for index in part], [specs[index] for index in part])
+            for index, row in zip(part, found, strict=True):
+                rows[index] = row
+
+        self._lanes.run(fill, parts)
+        return rows
+
+    @raising_memory_error
+    @torch.inference_mode()
+    def _run_part(self, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
+        """Run a batch, or the part of one, on this thread. Parameters, returns and errors as :meth:`run`."""
         batch = pack(inputs, self.device, self._max_padding)
         packed_inputs, packed_specs = [inputs[index] for index in batch.order], [specs[index] for index in batch.order]
         selections, tables = [spec.attention for spec in packed_specs], [item.tokens for item in packed_inputs]
@@ -284,8 +312,13 @@ class Embedder:
             row.attention = maps
         return [rows[place] for place in np.argsort(batch.order)]
 
+    @property
+    def native_ids(self) -> tuple[int, ...]:
+        """What the system calls the threads that compute beside the one that calls :meth:`run`."""
+        return self._lanes.native_ids
+
     def padding_ratio(self, num_tokens: Sequence[int]) -> float:
-        """Share of padding in what the attention core computes for a batch of texts of so many tokens."""
+        """Share of padding in what the attention core computes for a batch of texts of so many tokens, run whole."""
         return padding_ratio(num_tokens, self._max_padding)
 
     @property

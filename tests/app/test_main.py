@@ -303,13 +303,32 @@ async def test_the_watchdog_reads_processor_time_of_cpus(
 ) -> None:
     """Not where a GPU does the work of one of the models: its worker's thread may turn in a circle while it waits."""
     models = {
-        str(index): SimpleNamespace(embedder=SimpleNamespace(device=SimpleNamespace(type=name)))
+        str(index): SimpleNamespace(embedder=SimpleNamespace(device=SimpleNamespace(type=name), native_ids=()))
         for index, name in enumerate(devices)
     }
     state = ServerState(Metrics(), max_body_bytes=1, service=cast(Service, SimpleNamespace(models=models)))
     await worker.run(int)
     watchdog = _watchdog(make_settings(tiny_folder), state, worker)
     assert (watchdog._read_cpu_seconds() is not None) == is_read
+
+
+async def test_the_watchdog_reads_processor_time_of_lanes(tiny_folder: Path, worker: Worker) -> None:
+    """The worker's thread waits while others compute for it: what they take counts as work."""
+    end = threading.Event()
+    lane = threading.Thread(target=lambda: [None for _ in iter(end.is_set, True)])  # turns in a circle
+    lane.start()
+    try:
+        embedder = SimpleNamespace(device=SimpleNamespace(type="cpu"), native_ids=(lane.native_id,))
+        models = {"tiny": SimpleNamespace(embedder=embedder)}
+        state = ServerState(Metrics(), max_body_bytes=1, service=cast(Service, SimpleNamespace(models=models)))
+        await worker.run(int)
+        watchdog = _watchdog(make_settings(tiny_folder), state, worker)
+        before = watchdog._read_cpu_seconds()
+        assert before is not None
+        await eventually(lambda: (watchdog._read_cpu_seconds() or 0.0) > before + 0.05)
+    finally:
+        end.set()
+        lane.join()
 
 
 # ---- draining

@@ -107,6 +107,46 @@ def test_a_text_does_not_see_its_neighbours_in_int8(
     assert cosines(together, embeddings(minilm.run(long_texts, [OutputSpec()] * 40))).mean() >= 0.98
 
 
+@pytest.mark.parametrize(("dtype", "lowest"), [("float32", 1 - 1e-6), ("bfloat16", 0.9999), ("int8", 1 - 1e-6)])
+def test_parts_of_a_batch_give_what_the_whole_gives(
+    long_texts: list[EncodeInput], request: pytest.FixtureRequest, dtype: str, lowest: float
+) -> None:
+    """On two cores, each with its parts, a batch has the rows and maps that it has on one; so have several batches."""
+    whole: Embedder = request.getfixturevalue({"float32": "minilm"}.get(dtype, f"minilm_{dtype}"))
+    before = torch.get_num_threads()
+    try:
+        parted = Embedder.load(MINILM, dtype=dtype, device="cpu", threads=2)
+        assert len(parted.native_ids) == 2
+        specs = [
+            OutputSpec(attention=whole.select_attention([5], "all") if place % 9 == 0 else None) for place in range(40)
+        ]
+        rows, expected = parted.run(long_texts, specs), whole.run(long_texts, specs)
+        assert cosines(embeddings(rows), embeddings(expected)).min() >= lowest
+        for row, one in zip(rows, expected, strict=True):
+            assert (row.maps is None) == (one.maps is None)
+            if row.maps is not None and one.maps is not None and dtype == "float32":
+                np.testing.assert_allclose(row.maps, one.maps, rtol=0, atol=1e-5)
+        texts = (ROOT / "bench/texts/sentences-25.txt").read_text(encoding="utf-8").splitlines()[:100]
+        assert cosines(parted.encode(texts, batch_tokens=256), whole.encode(texts)).min() >= lowest
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_equal_texts_have_equal_rows_whatever_parts_there_are(tmp_path: Path) -> None:
+    """Among many others, to the last bit: documents that are equal must rank equal."""
+    before = torch.get_num_threads()
+    try:
+        embedder = Embedder.load(write_bert(tmp_path), dtype="float32", device="cpu", threads=2)
+        drawn = random.Random(3)
+        texts = [" ".join(drawn.choices(["cat", "dog", "sat"], k=3)) for _ in range(200)]  # of 27 kinds
+        rows = embedder.encode(texts)
+        for text in set(texts):
+            same = rows[[index for index, other in enumerate(texts) if other == text]]
+            assert (same == same[0]).all()
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_neighbours_of_other_lengths_do_not_show_in_int8(minilm_int8: Embedder) -> None:
     """Sentences of a book, each with neighbours of nearly its length, which in float32 would share a padded group."""
     texts = (ROOT / "bench/texts/sentences-25.txt").read_text(encoding="utf-8").splitlines()[:60]
