@@ -6,10 +6,13 @@ Both print their figures (``pytest -s``); ``TEST_SCALE=100`` makes them a minute
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import statistics
+import sys
 import time
+from asyncio.subprocess import PIPE
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,22 @@ LIMIT_TEXTS = 16
 OVERLOAD_SECONDS = min(60.0, 3.0 * TEST_SCALE)
 HEALTH_SECONDS = 10.0
 """No probe may take longer, however crushed the machine is; on a quiet one it is milliseconds."""
+
+PROBE = """
+import http.client, json, sys, time
+host, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+end, probes = time.monotonic() + seconds, []
+connection = http.client.HTTPConnection(host, port)
+while time.monotonic() < end:
+    started = time.monotonic()
+    connection.request("GET", "/health")
+    response = connection.getresponse()
+    response.read()
+    probes.append((response.status, time.monotonic() - started))
+    time.sleep(0.05)
+print(json.dumps(probes))
+"""
+"""Asks from a process of its own: among callers that decode answers it would measure how long they keep it waiting."""
 
 NUM_REQUESTS = int(1_000 * TEST_SCALE)
 NUM_CALLERS = 16
@@ -95,7 +114,6 @@ def test_four_times_too_many_callers(start_server: StartServer) -> None:
     known = known_vectors(server)
     before = Process(server)
     statuses: Counter[int] = Counter()
-    probes: list[tuple[int, float]] = []
     waiting: list[float] = []
 
     async def caller(http: httpx.AsyncClient, number: int, end: float) -> None:
@@ -106,23 +124,28 @@ def test_four_times_too_many_callers(start_server: StartServer) -> None:
             if status != 200:
                 await asyncio.sleep(0.05)
 
-    async def probe(http: httpx.AsyncClient, done: asyncio.Event) -> None:
+    async def watch_queue(done: asyncio.Event) -> None:
         while not done.is_set():
-            started = time.monotonic()
-            response = await http.get("/health")
-            probes.append((response.status_code, time.monotonic() - started))
             waiting.append(await asyncio.to_thread(server.sample, "eyeline_queue_texts"))
             await asyncio.sleep(0.05)
 
-    async def everyone() -> None:
+    async def probe() -> list[tuple[int, float]]:
+        url = httpx.URL(server.url)
+        arguments = (url.host, str(url.port), str(OVERLOAD_SECONDS))
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROBE, *arguments, stdout=PIPE)
+        output, _ = await process.communicate()
+        return [(status, seconds) for status, seconds in json.loads(output)]
+
+    async def everyone() -> list[tuple[int, float]]:
         done, end = asyncio.Event(), time.monotonic() + OVERLOAD_SECONDS
-        async with client_of(server, 4 * LIMIT_TEXTS) as http, client_of(server, 1) as other:
-            probing = asyncio.create_task(probe(other, done))
+        async with client_of(server, 4 * LIMIT_TEXTS) as http:
+            watching, probing = asyncio.create_task(watch_queue(done)), asyncio.create_task(probe())
             await asyncio.gather(*(caller(http, number, end) for number in range(4 * LIMIT_TEXTS)))
             done.set()
-            await probing
+            await watching
+            return await probing
 
-    asyncio.run(everyone())
+    probes = asyncio.run(everyone())
     seconds = sorted(seconds for _, seconds in probes)
     after = Process(server)
     print(
