@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
 
@@ -65,6 +66,10 @@ EXPOSED_HEADERS = (
     *("X-Truncated-Count", "X-Truncated-Texts"),
 )
 """What it may read beside what every page may."""
+
+NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+"""FastAPI's own, which a variable of the environment could turn on, sends exceptions away with what they say, and asks
+at each request whether it is on. Ours is ``app/tracing.py``."""
 
 TEXT_ROUTES = (
     *("/encode", "/similarity", "/attention/heads", "/v1/embeddings", "/embeddings", "/embed", "/embed_all", "/"),
@@ -141,6 +146,7 @@ def create_app(settings: Settings, models: Sequence[LoadedModel], tracer: Reques
         redoc_url=None,
         openapi_url="/openapi.json" if settings.docs else None,
         redirect_slashes=False,  # a redirect would be to whatever host the caller named
+        telemetry=NO_TELEMETRY,
     )
     app.state.server = state
     for router in routers:

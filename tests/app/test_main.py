@@ -14,6 +14,9 @@ from typing import Any, cast
 import httpx
 import pytest
 import safetensors.numpy
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from app.main import (
     DEFAULT_BATCH_TOKENS,
@@ -282,6 +285,19 @@ async def test_two_apps_in_one_process(serve: Serve) -> None:
         assert first.state.is_ready
         assert first.sample("eyeline_texts_total", model="tiny", route="/encode") == 1
         assert second.sample("eyeline_texts_total", model="tiny", route="/encode") == 0
+
+
+async def test_the_framework_records_nothing(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the environment says, and whoever has set OpenTelemetry up in this process."""
+    recorded = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(recorded))
+    monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
+    monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")
+    async with serve() as server:
+        await server.encode("the cat sat")
+        assert (await server.client.get("/nowhere")).status_code == 404
+    assert recorded.get_finished_spans() == ()
 
 
 async def test_the_documentation_needs_no_network(server: Served) -> None:
