@@ -2,13 +2,13 @@
 
 import { colourTable, legendTicks, levels } from "./colour.js";
 import { collectModules, standalone, SvgContext } from "./files.js";
-import { FONT, MapPane, sized, spot } from "./map.js";
+import { FONT, isBlank, MapPane, sized, spot } from "./map.js";
 import { Overview } from "./overview.js";
 import { SentencePane } from "./sentence.js";
 import { pack, Recent, recording, replay, Server } from "./source.js";
 import { FLAGS, readFragment, writeFragment } from "./state.js";
 import { listUnits, number, percent } from "./text.js";
-import { buildComparison, buildView, lineOf, meanHeads, strongest } from "./views.js";
+import { buildComparison, buildView, lineOf, meanHeads, strongest, totals } from "./views.js";
 
 const $ = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
@@ -123,7 +123,7 @@ function comparisonScene() {
 	const units = ((reading.pairs ??= {})[state.unit] ??= [a, b].flatMap((side, part) =>
 		unitsOf(side, "keep").map((unit) => ({ ...unit, part, segment: unit.segment === null ? null : part }))));
 	const find = ({ token }, part) => token.map((at) => units.findIndex((unit) => unit.part === part && unit.tokens.includes(at)));
-	return { view: buildComparison(found.values, find(found.rows, 0), find(found.columns, 1)), units, says: "with", title: "Token pairs" };
+	return { view: buildComparison(found.values, find(found.rows, 0), find(found.columns, 1)), units, says: "with", title: state.unit === "word" ? "Word pairs" : "Token pairs" };
 }
 
 // shown
@@ -131,7 +131,7 @@ function comparisonScene() {
 async function refresh() {
 	const turn = ++turns;
 	document.documentElement.dataset.theme = state.theme;
-	document.body.dataset.mode = state.mode;
+	Object.assign(document.body.dataset, { mode: state.mode, show: state.show });
 	document.body.classList.toggle("pair", Boolean(reading?.tokens && state.b));
 	for (const control of all("[name]")) {
 		if (control.type === "radio") control.checked = control.value === state[control.name];
@@ -144,6 +144,7 @@ async function refresh() {
 		if (turn !== turns) return;
 		scene = next;
 		$("problem").hidden = true;
+		hovered = null; // of a redraw for another width alone it stays: a table that comes and goes would flicker
 		draw();
 	} catch (error) {
 		if (turn === turns) report(error);
@@ -154,7 +155,7 @@ function readInk() {
 	const css = getComputedStyle(document.documentElement), colour = (name) => css.getPropertyValue(`--${name}`).trim();
 	if (ink?.text === colour("text")) return;
 	const plus = colour("plus").split(", ");
-	ink = { plus, table: colourTable(plus, colour("minus").split(", ")) };
+	ink = { plus, table: colourTable(plus, colour("minus").split(", ")), flips: ["minus-flip", "plus-flip"].map(colour) };
 	for (const name of ["text", "line", "accent", "contrast", "warn", "surface"]) ink[name] = colour(name);
 }
 
@@ -176,9 +177,13 @@ function draw() {
 	sentence.show(units, reading.texts);
 	drawLegend();
 	thumbnails();
-	const { edges: { length } = [], hidden } = map.edges ?? {};
-	$("map-note").textContent = !view.values.length ? "No token is left." : hidden ? `Drawn: the ${length} strongest, up to 90 % of each row. Not drawn: ${hidden}.` : "";
-	hovered = null;
+	const [row, column] = shape === "lines" ? ["Left", "right"] : ["Rows", "columns"];
+	$("map-axes").textContent = scene.filter ? `${row} look, ${column} are looked at.` : `${row}: first text, ${column}: second text.`;
+	const { edges: { length } = [], hidden } = map.edges ?? {}, notes = [];
+	if (!view.values.length) notes.push("No token is left.");
+	if (hidden) notes.push(`Drawn: the ${length} strongest, up to 90 % of each row. Not drawn: ${hidden}.`);
+	if (special === "renormalize" && view.kept?.some(isBlank)) notes.push("A striped row kept under 5 % before it was scaled to 1: no finding.");
+	$("map-note").textContent = notes.join(" ");
 	drawFocus();
 }
 
@@ -201,7 +206,11 @@ function drawHeads([stats, likeness]) {
 	if (order === "value") places.sort((one, other) => value(other) - value(one));
 	if (likeness) places = likeness.order.map((at) => likeness.heads[at]);
 	const most = Number(dataset.most) || Math.max(...values.flat(), 1e-9);
-	overview.show({ heads, values, most, name: text.toLowerCase(), isPattern, places, isPlain: order === "layer", layer, head, show, ink });
+	const name = text.toLowerCase(), says = isPattern ? [] : [`Tinted from 0 to ${number(most)}.`];
+	if (order === "value") says.push(`Largest ${name} first.`);
+	if (likeness) says.push("Neighbours look alike.");
+	$("heads-note").textContent = says.join(" ");
+	overview.show({ heads, values, most, name, isPattern, places, isPlain: order === "layer", layer, head, show, ink });
 	for (const cell of all("[data-stat]")) {
 		const shown = show === "head" ? stats[cell.dataset.stat]?.[layer][head] ?? null : null;
 		cell.parentElement.hidden = shown === null;
@@ -246,21 +255,24 @@ function pin(place) {
 function drawFocus() {
 	if (!scene) return;
 	const { view, units, rowLabels, columnLabels, says } = scene, place = hovered ?? pinnedSpot(), shares = new Map();
+	const sums = !place && view.signed && totals(view);
 	map.focus(place);
-	$("hint").hidden = Boolean(place);
-	$("table").hidden = !place;
-	if (!place) return sentence.shade(shares, [], ink);
-	const { row, column } = place, isRow = row >= 0, line = lineOf(view, row, column), list = isRow ? view.columns : view.rows;
-	levels(line, line.length, state.scale, view.domain).forEach((level, at) => shares.set(list[at], level / 255));
+	$("hint").hidden = Boolean(place) && !view.signed;
+	$("table").hidden = !place && !sums;
+	if (!place && !sums) return sentence.shade(shares, [], ink);
+	const { row, column } = place ?? {}, isRow = row >= 0, line = sums ? [...sums.values()] : lineOf(view, row, column);
+	const list = sums ? [...sums.keys()] : isRow ? view.columns : view.rows, most = sums ? Math.max(...line.map(Math.abs)) || 1 : view.domain;
+	levels(line, line.length, state.scale, most).forEach((level, at) => shares.set(list[at], level / 255));
 	sentence.shade(shares, [view.rows[row], view.columns[column]], ink);
-	$("caption").textContent = isRow ? `${rowLabels[row]} ${says}` : `${columnLabels[column]} ${says === "with" ? says : "is looked at by"}`;
+	$("caption").textContent = sums ? `What each ${state.unit} adds in all` : isRow ? `${rowLabels[row]} ${says}` : `${columnLabels[column]} ${says === "with" ? says : "is looked at by"}`;
 	const items = strongest(line, state.rows === "few" ? 6 : 20);
 	all("#table tbody tr").forEach((entry, index) => {
 		const { at, value } = items[index] ?? {}, [name, weight, bar] = entry.cells;
 		entry.hidden = index >= items.length;
-		name.textContent = units[list[at]]?.label;
+		const { label, part } = units[list[at]] ?? {};
+		name.textContent = sums ? `${label} (${"AB"[part]})` : label;
 		weight.textContent = number(value);
-		bar.firstChild.style.transform = `scaleX(${Math.min(Math.abs(value ?? 0) / view.domain, 1)})`;
+		bar.firstChild.style.transform = `scaleX(${Math.min(Math.abs(value ?? 0) / most, 1)})`;
 		bar.firstChild.className = value < 0 ? "minus" : "";
 	});
 }
@@ -287,7 +299,10 @@ function moveFocus(event) {
 function pressKey(event) {
 	const { key, target } = event;
 	if (event.ctrlKey || event.metaKey || event.altKey || target.closest("textarea, select, dialog, #key")) return;
-	if (key === "Escape" && scene) update({ q: null, k: null });
+	if (key === "Escape" && $("files").open) {
+		$("files").open = false;
+		$("files").firstElementChild.focus();
+	} else if (key === "Escape" && scene) update({ q: null, k: null });
 	const control = state.keys === "on" && all("[aria-keyshortcuts]").find((one) => one.ariaKeyShortcuts.split(" ").includes(key));
 	if (!control || !control.checkVisibility()) return;
 	event.preventDefault();
@@ -297,7 +312,9 @@ function pressKey(event) {
 		control.value = next.value;
 		control.dispatchEvent(new Event("change", { bubbles: true }));
 	} else (next ?? control).click();
-	if (next) $("announce").textContent = next.text ?? next.parentElement.textContent;
+	if (!next) return;
+	const label = control.labels?.[0].firstChild.data ?? control.firstElementChild.textContent; // "Head", or a legend
+	$("announce").textContent = `${label.trim()}: ${next.text ?? next.parentElement.textContent}`;
 }
 
 // files
@@ -383,6 +400,7 @@ document.addEventListener("click", ({ target }) => {
 	const { dataset = {}, id } = target.closest("button") ?? {};
 	if (dataset.a) submit({ b: "", ...dataset });
 	if (id === "help-open") $("help").showModal();
+	if (!target.closest("#files")) $("files").open = false;
 	if (!dataset.save) return;
 	$("files").open = false;
 	save(dataset.save).catch(report);

@@ -5,8 +5,11 @@ import { number, percent } from "./text.js";
 import { lineOf, maxPool, pruneEdges } from "./views.js";
 
 export const FONT = "12px system-ui, sans-serif";
-const MAX_CELL = 44, NUMBERED_CELL = 30, GRID_CELL = 12, LABELLED_CELL = 11, LINE = 20, MAX_LABEL = 92; // CSS pixels
+const MAX_CELL = 44, NUMBERED_CELL = 30, GRID_CELL = 12, LABELLED_CELL = 11, LINE = 20, MAX_LABEL = 92, FOCUSED_LABEL = 170; // CSS pixels
 const BLANK = 0.05; // a renormalised row that kept less is hatched
+
+/** Whether a row is hatched. */
+export const isBlank = (kept) => kept < BLANK;
 
 /** A place in a map; -1: none. */
 export const spot = (row, column) => (row < 0 && column < 0 ? null : { row, column });
@@ -88,7 +91,7 @@ export class MapPane {
 		view.values.forEach((value, at) => {
 			const text = value.toFixed(view.signed ? 3 : 2).replace("0.", ".").replace("-", "−");
 			if (!/[1-9]/.test(text)) return;
-			pen.fillStyle = Math.abs(shades[at]) > 130 ? ink.surface : ink.text;
+			pen.fillStyle = Math.abs(shades[at]) >= ink.flips[Number(value > 0)] ? ink.surface : ink.text;
 			pen.fillText(text, left + ((at % columns) + 0.5) * side, top + (Math.floor(at / columns) + 0.5) * side);
 		});
 	}
@@ -97,7 +100,7 @@ export class MapPane {
 		const { left, right, top, side } = this.box;
 		pen.fillStyle = this.scene.ink.warn;
 		this.scene.view.kept.forEach((kept, row) => {
-			for (let x = left; kept < BLANK && x < right; x += 9) pen.fillRect(x, top + row * side, 1, side);
+			for (let x = left; isBlank(kept) && x < right; x += 9) pen.fillRect(x, top + row * side, 1, side);
 		});
 	}
 
@@ -120,29 +123,30 @@ export class MapPane {
 	}
 
 	writeRow(pen, row, ground) {
-		this.write(pen, this.scene.rowLabels[row], this.box.left - 7, this.y(row), "right", ground);
+		const { left } = this.box;
+		this.write(pen, this.scene.rowLabels[row], left - 7, this.y(row), "right", ground ? FOCUSED_LABEL : left - 10, ground);
 	}
 
 	writeColumn(pen, column, ground) {
-		const { left, right, top, side, labelled } = this.box, text = this.scene.columnLabels[column], x = left + (column + 0.5) * side;
-		if (this.scene.shape === "lines") return this.write(pen, text, right + 7, this.y(column), "left", ground);
-		if (!labelled) return this.write(pen, text, x, 11, x > (left + right) / 2 ? "right" : "left", ground);
+		const { left, right, top, side, width, labelled } = this.box, text = this.scene.columnLabels[column], x = left + (column + 0.5) * side;
+		if (this.scene.shape === "lines") return this.write(pen, text, right + 7, this.y(column), "left", ground ? FOCUSED_LABEL : width - right - 10, ground);
+		if (!labelled) return this.write(pen, text, x, 11, x > (left + right) / 2 ? "right" : "left", FOCUSED_LABEL, ground);
 		pen.save();
 		pen.translate(x, top - 7);
 		pen.rotate(-Math.PI / 2);
-		this.write(pen, text, 0, 0, "left", ground);
+		this.write(pen, text, 0, 0, "left", top - 10, ground);
 		pen.restore();
 	}
 
-	/** Writes a label: shortened, or longer and on a `ground` where it is in focus. */
-	write(pen, text, x, y, align, ground) {
-		const { ink } = this.scene, width = (label) => pen.measureText(label).width, room = ground ? 170 : this.box.left - 10;
+	/** Writes a label, shortened to its room; where it is in focus on a `ground`, and not over the edge. */
+	write(pen, text, x, y, align, room, ground) {
+		const { ink } = this.scene, width = (label) => pen.measureText(label).width;
 		let shown = text;
-		for (let end = text.length - 1; end > 1 && width(shown) > Math.min(room, ground ? 170 : MAX_LABEL); end--) shown = `${text.slice(0, end)}…`;
+		for (let end = text.length - 1; end > 1 && width(shown) > room; end--) shown = `${text.slice(0, end)}…`;
 		pen.textAlign = align;
 		if (ground) {
 			const wide = width(shown);
-			if (align === "right") x = Math.max(x, wide + 6); // not over the edge
+			x = align === "right" ? Math.max(x, wide + 6) : Math.min(x, this.box.width - wide - 6);
 			pen.fillStyle = ground;
 			pen.beginPath();
 			pen.roundRect(align === "right" ? x - wide - 5 : x - 5, y - 9, wide + 10, 18, 4);

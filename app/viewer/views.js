@@ -80,6 +80,14 @@ export function lineOf({ rows, columns, values }, row, column) {
 	return row >= 0 ? values.subarray(row * width, (row + 1) * width) : Float32Array.from(rows, (_, at) => values[at * width + column]);
 }
 
+/** What each unit of a comparison adds altogether: a Map. */
+export function totals({ rows, columns, values }) {
+	const sums = new Map();
+	const add = (unit, value) => sums.set(unit, (sums.get(unit) ?? 0) + value);
+	values.forEach((value, at) => [rows[Math.floor(at / columns.length)], columns[at % columns.length]].forEach((unit) => add(unit, value)));
+	return sums;
+}
+
 export function strongest(line, limit) {
 	return Array.from(line, (value, at) => ({ at, value }))
 		.sort((one, other) => Math.abs(other.value) - Math.abs(one.value)).slice(0, limit);

@@ -165,11 +165,16 @@ def word(page: Page, text: str) -> Locator:
     return page.locator("#sentence [data-unit]").get_by_text(text, exact=True).first
 
 
-def table(page: Page) -> dict[str, float]:
-    """Read the table: what the focused token looks at."""
+def shown_weights(page: Page) -> list[tuple[str, str]]:
+    """Read the table, as it is written."""
     rows = page.locator("#table tbody tr:not([hidden])").all()
     cells = [row.locator("td").all_inner_texts() for row in rows]
-    return {name: float(weight) for name, weight, _ in cells}
+    return [(name, weight) for name, weight, _ in cells]
+
+
+def table(page: Page) -> dict[str, float]:
+    """Read the table: what the focused token looks at."""
+    return {name: float(weight) for name, weight in shown_weights(page)}
 
 
 def picture(page: Page, canvas: str = "#base") -> str:
@@ -404,6 +409,41 @@ def test_compare(open_page: Open, server: Server) -> None:
     assert set(table(page)) <= {"[CLS]", "[SEP]", *texts[0].split()}
 
 
+def test_what_each_word_adds_in_all(open_page: Open, server: Server) -> None:
+    """With nothing in focus a comparison shows the sums of rows and columns, as numbers and as shades of the words."""
+    texts = ("How do I reset my password?", "I forgot the login for my account.")
+    page = open_page(mode="compare", a=texts[0], b=texts[1], unit="word", rows="many")
+    expect(page.locator("#map-title")).to_have_text("Word pairs")
+    expect(page.locator("#map-axes")).to_have_text("Rows: first text, columns: second text.")
+    expect(page.locator("#caption")).to_have_text("What each word adds in all")
+    body = {"pairs": [texts], "explain": True, "unit": "word"}
+    [found] = server.client.post("/similarity", json=body).json()["explanations"]
+    expected = {}
+    for side, axis, sums in (("a", "rows", "row_sums"), ("b", "columns", "column_sums")):
+        table_of, part = found[side], side.upper()
+        for token, of_word, value in zip(found[axis]["token"], found[axis]["word"], found[sums], strict=True):
+            name = table_of["tokens"]["text"][token] if of_word is None else table_of["words"]["text"][of_word]
+            expected[f"{name} ({part})"] = pytest.approx(value, abs=6e-4)
+    shown = {name: float(weight.replace("−", "-")) for name, weight in shown_weights(page)}
+    assert shown == expected
+    shaded = picture(page, "#shade")
+    word(page, "login").hover()
+    expect(page.locator("#caption")).to_have_text("login with")
+    assert picture(page, "#shade") != shaded
+    page.mouse.move(5, 5)
+    page.locator("#stage").press("ArrowDown")
+    expect(page.locator("#caption")).to_have_text("[CLS] with")
+    before = page.locator("#stage").evaluate("stage => stage.clientWidth")
+    page.set_viewport_size({"width": 1100, "height": 900})  # as a scroll bar does that a longer table brings
+    page.wait_for_function(
+        "([before, base = document.getElementById('base')]) => base.clientWidth < before && base.clientWidth > 0",
+        arg=[before],
+    )
+    expect(page.locator("#caption")).to_have_text("[CLS] with")
+    choose(page, "unit", "token")
+    expect(page.locator("#map-title")).to_have_text("Token pairs")
+
+
 def test_mode_by_mouse(open_page: Open) -> None:
     """Two texts can be compared, and read together again, without typing them anew."""
     page = open_page(a=PAIR[0], b=PAIR[1])
@@ -413,6 +453,76 @@ def test_mode_by_mouse(open_page: Open) -> None:
     choose(page, "mode", "attention")
     expect(page.locator("#overview")).to_be_visible()
     expect(page.locator("#sentence p")).to_have_count(2)
+
+
+def test_labels_have_their_own_room(open_page: Open) -> None:
+    """Long names of columns beside short names of rows, and the other way round, are written out in both shapes."""
+    for a, b in (PAIR, PAIR[::-1]):
+        page = open_page(a=a, b=b, unit="word", special="mask", filter="ab")
+        for view in ("heat", "lines"):
+            choose(page, "view", view)
+            tree = ElementTree.parse(download(page, "svg").path())
+            texts = {element.text for element in tree.iter("{http://www.w3.org/2000/svg}text")}
+            assert set(f"{a} {b}".split()) <= texts
+
+
+def test_what_a_picture_means_stands_beside_it(open_page: Open, server: Server) -> None:
+    """Which side looks, what stripes are, what a tint is, how heads are in order: in words, where it is true."""
+    page = open_page(a=TEXT, layer=5, head=1, special="keep")
+    expect(page.locator("#map-axes")).to_have_text("Rows look, columns are looked at.")
+    expect(page.locator("#heads-note")).to_be_empty()
+    asked = {"layers": [5], "special": "renormalize"}
+    [entry] = server.encode(TEXT, attention=asked)["attention"]
+    least = [min(rows) for rows in entry["maps"]["kept_mass"][0]]
+    assert min(least) < 0.045
+    assert max(least) > 0.055
+    for head in (int(np.argmin(least)), int(np.argmax(least))):
+        page.locator("[name=head]").select_option(str(head))
+        choose(page, "special", "renormalize")
+        expect(page.locator("#map-note")).to_have_text(
+            re.compile("^A striped row kept" if least[head] < 0.05 else "^$")
+        )
+        choose(page, "special", "mask")
+        expect(page.locator("#map-note")).to_be_empty()
+    choose(page, "view", "lines")
+    expect(page.locator("#map-axes")).to_have_text("Left look, right are looked at.")
+    page.locator("[name=colour]").select_option("to_sep")
+    page.locator("[name=order]").select_option("value")
+    expect(page.locator("#heads-note")).to_have_text("Tinted from 0 to 1.00. Largest weight on separator first.")
+    page.locator("[name=order]").select_option("likeness")
+    expect(page.locator("#heads-note")).to_have_text("Tinted from 0 to 1.00. Neighbours look alike.")
+
+
+def test_no_choice_without_an_effect(open_page: Open) -> None:
+    """A mean has no head to choose and a rollout no layer; neither has a key for it."""
+    page = open_page(a=TEXT, layer=2, head=3)
+    layer, head = page.locator("[name=layer]"), page.locator("[name=head]")
+    for show, has_layer, has_head in (("mean", True, False), ("rollout", False, False), ("head", True, True)):
+        choose(page, "show", show)
+        expect(layer).to_be_visible(visible=has_layer)
+        expect(head).to_be_visible(visible=has_head)
+        if not has_head:
+            page.keyboard.press(".")
+            assert flags_of(page)["head"] == "3"
+
+
+def test_the_export_menu_closes(open_page: Open) -> None:
+    """By Escape, which unpins nothing meanwhile and gives the focus back, and by a click elsewhere."""
+    page = open_page(a=TEXT, q=2)
+    opener, entry = page.locator("#files summary"), page.locator("[data-save=png]")
+    opener.focus()
+    page.keyboard.press("Enter")
+    expect(entry).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(entry).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(entry).to_be_hidden()
+    expect(opener).to_be_focused()
+    assert flags_of(page)["q"] == "2"
+    opener.click()
+    expect(entry).to_be_visible()
+    page.locator("#text-title").click()
+    expect(entry).to_be_hidden()
 
 
 def test_switching_asks_nothing(open_page: Open) -> None:
@@ -512,7 +622,9 @@ def test_keyboard_alone(open_page: Open) -> None:
     page.keyboard.press("[")
     page.keyboard.press(".")
     expect(page.locator("#map-title")).to_have_text(f"Layer {LAYERS - 3} · head 2")
+    expect(page.locator("#announce")).to_have_text("Head: 2")
     page.keyboard.press("w")
+    expect(page.locator("#announce")).to_have_text("Units: Words")
     page.keyboard.press("s")
     page.keyboard.press("v")
     page.keyboard.press("v")
@@ -683,6 +795,12 @@ def test_it_fits(open_page: Open, mode: str) -> None:
             "() => document.getElementById('base').clientWidth === document.getElementById('stage').clientWidth"
         )
         assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+        for scale in ("rowmax", "sqrt"):
+            choose(page, "scale", scale)
+            right, edge = page.locator("#ticks span").last.bounding_box(), page.locator(".main").bounding_box()
+            assert right is not None
+            assert edge is not None
+            assert right["x"] + right["width"] < edge["x"] + edge["width"]
 
 
 def test_a_text_that_is_too_long_says_what_was_read(open_page: Open) -> None:

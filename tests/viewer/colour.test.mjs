@@ -53,6 +53,22 @@ test("text stays readable over the strongest shade that the sentence pane paints
   }
 });
 
+test("a number in a cell has the better of both colours, and 3.6 to 1 at least, in both themes and on both ramps", () => {
+  for (const name of ["plus", "minus"]) assert.equal(find(`${name}-flip`)[2], find(`${name}-flip`)[1]);
+  for (const theme of [0, 1]) {
+    const [text, surface] = ["text", "surface"].map((name) => channels(find(name)[theme]));
+    for (const name of ["plus", "minus"]) {
+      const stops = ramps(name)[theme], flip = Number(find(`${name}-flip`)[theme]);
+      for (let level = 0; level <= 255; level++) {
+        const ground = rampColour(stops, level / 255), both = [contrast(text, ground), contrast(surface, ground)];
+        const chosen = both[level >= flip ? 1 : 0];
+        assert.ok(chosen >= Math.max(...both) - 0.05, `${name} at ${level}`);
+        assert.ok(chosen >= 3.6, `${name} at ${level}: ${chosen}`);
+      }
+    }
+  }
+});
+
 test("the table holds the ramps' ends, opaque, as ImageData stores bytes", () => {
   const [plus] = ramps("plus"), [minus] = ramps("minus"), pixels = new Uint32Array(3);
   paint(Int16Array.of(-255, 0, 255), colourTable(plus, minus), pixels);

@@ -1,7 +1,7 @@
 /** What is drawn is what the weights say: means, special tokens, words, filters, pooling, edges. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { buildComparison, buildView, lineOf, maxPool, meanHeads, pruneEdges, strongest } from "../../app/viewer/views.js";
+import { buildComparison, buildView, lineOf, maxPool, meanHeads, pruneEdges, strongest, totals } from "../../app/viewer/views.js";
 
 const near = (actual, expected, tolerance = 1e-6) => {
   assert.equal(actual.length, expected.length);
@@ -132,6 +132,12 @@ test("a comparison's cells sum to the same number, by tokens and by words", () =
   near(words.values, [0.12, 0.35]);
   near([tokens.domain, words.domain], [0.3, 0.35]);
   assert.deepEqual([words.rows, words.columns], [[0], [2, 3]]);
+});
+
+test("what each unit of a comparison adds in all are its row's or its column's sum", () => {
+  const sums = totals(buildComparison([[0.1, -0.05, 0.2], [0.02, 0.3, -0.1]], [0, 1], [2, 3, 4]));
+  assert.deepEqual([...sums.keys()].sort(), [0, 1, 2, 3, 4]);
+  near([0, 1, 2, 3, 4].map((unit) => sums.get(unit)), [0.25, 0.22, 0.12, 0.25, 0.1]);
 });
 
 test("pooling keeps the strongest cell of each block, of either sign, and never grows", () => {

@@ -12,7 +12,7 @@ from tests.app.conftest import Serve, Served
 
 pytestmark = pytest.mark.anyio
 
-MAX_SCRIPT_BYTES = 61_000
+MAX_SCRIPT_BYTES = 63_000
 HOSTILE_NAMES = ["../main.py", "..%2Fmain.py", "%2e%2e%2f%2e%2e%2fpyproject.toml", "main.js%00", "MAIN.JS", "main", ""]
 
 
@@ -93,7 +93,7 @@ async def test_the_page_is_not_in_the_schema(server: Served) -> None:
 
 
 def test_the_scripts_are_small() -> None:
-    """All JavaScript together stays under 61 kB: it is read by people, and loaded on phones."""
+    """All JavaScript together stays under 63 kB: it is read by people, and loaded on phones."""
     assert sum(len(text.encode()) for text in read("*.js").values()) < MAX_SCRIPT_BYTES
 
 
