@@ -157,6 +157,37 @@ def test_memory_of_maps_comes_back(server: Server) -> None:
     assert min(second, third) < first + 80e6  # one request holds 75 MB of maps, and its answer 38 MB
 
 
+def test_memory_is_flat_over_requests_of_eight_long_texts(start_server: StartServer, tmp_path: Path) -> None:
+    """8 texts of 512 tokens with 12 heads' maps, 50 MB an answer, and now and then a caller that leaves: no growth.
+
+    A tiny model, as what could stay behind are maps and answers. ``TEST_SCALE=42`` makes 1,000 requests.
+    """
+    sizes = {"hidden_size": 48, "num_attention_heads": 12, "max_position_embeddings": 512}
+    folder = make_bert_folder(tmp_path / "long", max_length=512, **sizes)
+    server = start_server("--model", f"long={folder}", "--no-warmup")
+    body = {"texts": ["cat " * 600] * 8, "model": "long", "attention": {"layers": [-1]}}
+    headers = {"Accept": "application/vnd.safetensors"}
+
+    def leave_early() -> None:
+        with closing(
+            http.client.HTTPConnection(server.client.base_url.host, server.client.base_url.port)
+        ) as connection:
+            connection.request("POST", "/encode", json.dumps(body), {"Content-Type": "application/json", **headers})
+
+    def third() -> float:
+        for number in range(int(8 * TEST_SCALE)):
+            response = server.client.post("/encode", json=body, headers=headers)
+            assert response.status_code == 200
+            assert len(response.content) > 2 * 8 * 12 * 512**2
+            if number % 4 == 0:
+                leave_early()
+        return server.sample("process_resident_memory_bytes")
+
+    first, second, last = third(), third(), third()
+    print(f"MB after each third of {3 * int(8 * TEST_SCALE)}: {first / 1e6:.0f}, {second / 1e6:.0f}, {last / 1e6:.0f}")
+    assert min(second, last) < first + 60e6  # less than one request's maps, of 100 MB in float32
+
+
 def test_typed_special_tokens_are_text(server: Server, reference: dict[str, Any]) -> None:
     """By default what a user types is text: no token of it is special, and the sentence keeps its structure."""
     body = server.encode(TEXTS[TYPED_SPECIAL], attention={})
