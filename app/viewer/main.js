@@ -142,9 +142,9 @@ async function refresh() {
 	try {
 		const next = reading.tokens ? await attentionScene() : comparisonScene();
 		if (turn !== turns) return;
+		if (scene?.units !== next?.units || scene?.filter !== next?.filter) hovered = null; // else it is the same place of another map
 		scene = next;
 		$("problem").hidden = true;
-		hovered = null; // of a redraw for another width alone it stays: a table that comes and goes would flicker
 		draw();
 	} catch (error) {
 		if (turn === turns) report(error);

@@ -630,11 +630,16 @@ def test_keyboard_alone(open_page: Open) -> None:
     page.keyboard.press("v")
     chosen = {"unit": "word", "special": "mask", "layer": str(LAYERS - 3), "head": "2", "a": "A cat sat."}
     assert flags_of(page) == chosen
+    expect(page.locator("#stage")).to_have_attribute("aria-rowcount", "3")
     page.locator("#stage").focus()
     for key in ("ArrowDown", "ArrowDown", "End"):
         page.keyboard.press(key)
     expect(page.locator("#announce")).to_have_text(re.compile(r"^cat looks at sat\.: \d\.\d+$"))
     expect(page.locator("#cell")).to_have_attribute("aria-colindex", "3")
+    for key, head in ((".", 3), (",", 2)):  # the same place of another head
+        page.keyboard.press(key)
+        expect(page.locator("#map-title")).to_have_text(f"Layer {LAYERS - 3} · head {head}")
+        expect(page.locator("#caption")).to_have_text("cat looks at")
     page.keyboard.press("Enter")
     assert (flags_of(page)["q"], flags_of(page)["k"]) == ("2", "3")
     page.keyboard.press("Escape")
