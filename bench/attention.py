@@ -2,7 +2,13 @@
 
 One client sends one text at a time over one connection. The kinds of request take turns, round after round, so that a
 machine whose speed drifts slows all of them; what counts is the ratio of medians. Time is from sending a request to the
-last byte of its answer, which is not parsed. Run it with ``make bench`` on a machine that does nothing else.
+last byte of its answer, which is not parsed.
+
+Then what others pay: a client of short texts beside another that sends the longest without pause, plain or with maps.
+A short request waits for the long one that is running, so with maps it may wait longer by what those cost, no more.
+
+A model that has 512 positions and reads fewer tokens is served as a copy that reads them. Run it with ``make bench`` on
+a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -11,6 +17,8 @@ import argparse
 import http.client
 import json
 import statistics
+import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -18,11 +26,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.longer_model import longer_model
 from bench.server import running_server
 from bench.text_sets import read_texts
 
 LENGTHS = (32, 128, 512)
 """Tokens of a text, special tokens included."""
+
+SHORT = "A short text of a caller who wants no maps."
+TURN_SECONDS = 2.0
+"""So long short texts are sent beside one kind of long ones, before the next kind has its turn."""
 
 MIN_ROUNDS = 5
 """A median of fewer says little, however slow the machine."""
@@ -145,6 +158,71 @@ def measure(client: Client, lengths: Sequence[int], seconds: float) -> list[Cost
     return costs
 
 
+@dataclass(slots=True)
+class Beside:
+    """What short requests took beside one kind of long ones, and what those took."""
+
+    name: str
+    body: dict[str, Any] | None
+    accept: str = "application/json"
+    short_seconds: list[float] = field(default_factory=list)
+    long_seconds: list[float] = field(default_factory=list)
+
+    def run(self, address: str, client: Client) -> None:
+        """Send short requests for a turn, while another connection sends long ones."""
+        is_over = threading.Event()
+
+        def flood() -> None:
+            with closing(Client(address)) as other:
+                while self.body is not None and not is_over.is_set():
+                    started = time.perf_counter()
+                    status, _ = other.send("/encode", self.body, self.accept)
+                    if status != http.HTTPStatus.OK:
+                        raise SystemExit(f"{self.name} answered {status}")
+                    self.long_seconds.append(time.perf_counter() - started)
+
+        flooding = threading.Thread(target=flood)
+        flooding.start()
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < TURN_SECONDS:
+            started = time.perf_counter()
+            client.read("/encode", {"texts": SHORT})
+            self.short_seconds.append(time.perf_counter() - started)
+        is_over.set()
+        flooding.join()
+
+
+def measure_others(address: str, client: Client, num_tokens: int, seconds: float) -> list[Beside]:
+    """Send short requests beside nothing, beside plain long ones, and beside long ones with maps, in turn."""
+    text = text_of(client, num_tokens)
+    kinds = [Beside("nothing", None), Beside("no attention", {"texts": text})]
+    for ask in ASKS[1:4]:
+        kinds.append(Beside(ask.name, {"texts": text, "attention": ask.attention}, ask.accept))
+    started = time.perf_counter()
+    while not kinds[0].short_seconds or time.perf_counter() - started < seconds:
+        for kind in kinds:
+            kind.run(address, client)
+    return kinds
+
+
+def report_others(kinds: list[Beside], num_tokens: int) -> dict[str, object]:
+    """Print what each kind makes short requests wait, next to what it costs itself."""
+    print(f"\nshort requests beside a client of {num_tokens} tokens; + is what attention adds, to it and to others")
+    print(f"{'long requests':38}{'long ms':>9}{'+':>8}{'short ms':>10}{'+':>8}")
+    figures: dict[str, object] = {}
+    plain: tuple[float, float] | None = None
+    for kind in kinds:
+        short = statistics.median(kind.short_seconds) * 1000
+        long = statistics.median(kind.long_seconds) * 1000 if kind.long_seconds else None
+        figures[kind.name] = {"long_ms": long, "short_ms": short}
+        if long is None:
+            print(f"  {kind.name:36}{'':17}{short:10.1f}")
+            continue
+        plain = plain or (long, short)
+        print(f"  {kind.name:36}{long:9.1f}{long - plain[0]:8.1f}{short:10.1f}{short - plain[1]:8.1f}")
+    return figures
+
+
 def main() -> None:
     """Print milliseconds, the ratio to the request without attention, and the bytes of each answer."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -153,15 +231,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="measure so long, but five rounds at least")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     arguments = parser.parse_args()
-    with running_server(arguments.model, arguments.dtype) as address, closing(Client(address)) as client:
-        longest = client.read("/info")["max_input_length"]
-        lengths = sorted({min(length, longest) for length in LENGTHS})
-        costs = measure(client, lengths, arguments.seconds)
-    report(costs, longest, arguments.json)
+    with tempfile.TemporaryDirectory() as name:
+        model = str(longer_model(Path(arguments.model), Path(name)))
+        with running_server(model, arguments.dtype) as address, closing(Client(address)) as client:
+            longest = client.read("/info")["max_input_length"]
+            lengths = sorted({min(length, longest) for length in LENGTHS})
+            costs = measure(client, lengths, arguments.seconds)
+            others = measure_others(address, client, lengths[-1], arguments.seconds / 2)
+    figures: dict[str, object] = {**report(costs, longest), "others": report_others(others, lengths[-1])}
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
-def report(costs: list[Cost], longest: int, target: Path | None) -> None:
-    """Print the table, and write it as JSON where asked."""
+def report(costs: list[Cost], longest: int) -> dict[str, dict[str, object]]:
+    """Print the table; returns its figures."""
     plain = {cost.num_tokens: statistics.median(cost.seconds) for cost in costs if cost.ask is PLAIN}
     print(f"one client, one text a request, {len(costs[0].seconds)} rounds, medians")
     if longest < max(LENGTHS):
@@ -181,8 +264,7 @@ def report(costs: list[Cost], longest: int, target: Path | None) -> None:
             ratio = median / plain[num_tokens]
             print(f"  {cost.ask.name:36}{median * 1000:9.1f}{ratio:8.2f}{cost.num_bytes:12,}")
             rows[cost.ask.name] = {"ms": median * 1000, "ratio": ratio, "bytes": cost.num_bytes}
-    if target:
-        target.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return figures
 
 
 if __name__ == "__main__":
