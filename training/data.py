@@ -171,6 +171,17 @@ def choose_texts(sizes: Sequence[int], weights: Sequence[float], generator: np.r
     return np.concatenate(chosen).astype(np.int64)
 
 
+def mixed_batches(
+    lengths: IntArray, chosen: IntArray, max_tokens: int, generator: np.random.Generator
+) -> list[IntArray]:
+    """Cut texts into batches of any lengths, so that a batch compares a question with a page.
+
+    Parameters and returns are those of :func:`token_batches`. Texts are packed without padding, so that only the
+    attention core notices: it runs once for each group of like length.
+    """
+    return _cut(lengths, generator.permutation(chosen), max_tokens) if len(chosen) else []
+
+
 POOL_BATCHES = 64
 """Batches' worth of texts that are sorted by length together: enough for like lengths, few enough to stay mixed."""
 
@@ -203,12 +214,16 @@ def token_batches(
     batches: list[IntArray] = []
     for start in range(0, len(shuffled), pool):
         members = shuffled[start : start + pool]
-        members = members[np.argsort(lengths[members], kind="stable")]
-        first, tokens = 0, 0
-        for place, length in enumerate(lengths[members].tolist()):
-            if place > first and tokens + length > max_tokens:
-                batches.append(members[first:place])
-                first, tokens = place, 0
-            tokens += length
-        batches.append(members[first:])
+        batches += _cut(lengths, members[np.argsort(lengths[members], kind="stable")], max_tokens)
     return [batches[place] for place in generator.permutation(len(batches))]
+
+
+def _cut(lengths: IntArray, members: IntArray, max_tokens: int) -> list[IntArray]:
+    """Cut a row of texts where the next one would be too much for its batch."""
+    batches, first, tokens = [], 0, 0
+    for place, length in enumerate(lengths[members].tolist()):
+        if place > first and tokens + length > max_tokens:
+            batches.append(members[first:place])
+            first, tokens = place, 0
+        tokens += length
+    return [*batches, members[first:]]

@@ -1,7 +1,8 @@
 """Teach a small encoder to embed as a larger one does: ``python -m training.distil TEACHER OUT --corpus FILE ...``.
 
 The teachers' embeddings of all texts are computed first and kept on disk; then the student learns to give the same
-vectors (``cosine``, ``mse``) and the same similarities between the texts of a batch (``similarity``).
+vectors (``cosine``, ``mse``), the same similarities between the texts of a batch (``similarity``), the same ranking of
+the texts before it (``ranking``). With ``token`` the teacher runs beside the student and shows its tokens' states.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from torch import Tensor, nn
 
 from model.checkpoint import load_encoder
 from model.folder import ModelFolder, read_folder, read_tokenizer
-from training.data import Corpus, CorpusSpec, choose_texts, read_corpora, token_batches
+from training.data import Corpus, CorpusSpec, choose_texts, mixed_batches, read_corpora, token_batches
 from training.errors import RunError
 from training.inherit import inherit, spread_layers
-from training.losses import cosine_loss, matryoshka_similarity_loss, mse_loss
+from training.losses import cosine_loss, matryoshka_similarity_loss, mse_loss, ranking_loss, token_loss
 from training.run import (
     DevSet,
     Place,
@@ -35,8 +36,8 @@ from training.run import (
     run_command,
     train_and_export,
 )
-from training.student import FAMILIES, Student, TokenStore, embed, load_student, new_encoder, student_config
-from training.teachers import Targets, teach
+from training.student import FAMILIES, Student, TokenStore, encode, load_student, new_encoder, student_config
+from training.teachers import LiveTeacher, Targets, TeacherQueue, teach
 from training.trainer import BatchLoss
 from training.vocabulary import matching_rows, train_wordpiece, trim_wordpiece
 
@@ -48,6 +49,12 @@ class LossWeights:
     cosine: float
     mse: float
     similarity: float
+    ranking: float
+    token: float
+
+
+RANKING_TEMPERATURE = 0.05
+"""As in contrastive training."""
 
 
 class DistilTask:
@@ -61,6 +68,12 @@ class DistilTask:
     targets : sequence of Targets, one a teacher
         The first is the one whose vectors are learned; similarities are learned from all.
     weights : LossWeights
+    live : LiveTeacher, optional
+        The first teacher instead, where the states of tokens are learned.
+    queue_size : int
+        Earlier texts that each text is ranked against.
+    mixed : bool
+        Batches hold texts of any lengths.
     dimensions : sequence of int
         Matryoshka: the first so many dimensions shall have the teachers' similarities too.
     dev : DevSet
@@ -75,6 +88,9 @@ class DistilTask:
         targets: Sequence[Targets],
         weights: LossWeights,
         *,
+        live: LiveTeacher | None = None,
+        queue_size: int = 0,
+        mixed: bool = False,
         dimensions: Sequence[int],
         dev: DevSet,
         place: Place,
@@ -83,7 +99,9 @@ class DistilTask:
     ) -> None:
         self._student = student
         self._targets = targets
+        self._live = live
         self._weights = weights
+        self._cut = mixed_batches if mixed else token_batches
         self._place = place
         self._batch_tokens = batch_tokens
         self._seed = seed
@@ -96,24 +114,32 @@ class DistilTask:
         # thrown away after training: a student of another width learns the teacher's vectors up to a linear map
         self._projection = None
         modules: dict[str, nn.Module] = {"encoder": student.encoder}
-        if targets[0].width != width:
-            self._projection = nn.Linear(width, targets[0].width, bias=False).to(place.device)
+        teacher_width = targets[0].width if live is None else live.width
+        if teacher_width != width:
+            self._projection = nn.Linear(width, teacher_width, bias=False).to(place.device)
             nn.init.orthogonal_(self._projection.weight)
             modules["projection"] = self._projection
+        self._queue = TeacherQueue(queue_size, teacher_width).to(place.device)
+        if queue_size:
+            modules["queue"] = self._queue
         self.model: nn.Module = nn.ModuleDict(modules)
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """Choose and cut the texts of one pass."""
         generator = np.random.default_rng((self._seed, epoch))
         chosen = choose_texts(self._sizes, self._corpus_weights, generator)
-        return token_batches(self._store.lengths, chosen, self._batch_tokens, generator)
+        return self._cut(self._store.lengths, chosen, self._batch_tokens, generator)
 
     def loss(self, batch: NDArray[np.int64]) -> BatchLoss:
         """Compare with the teachers."""
         inputs = self._store.inputs(batch)
-        ours = embed(self._student.encoder, inputs, self._student.pooling, self._place.dtype)  # (B, D)
+        student = encode(self._student.encoder, inputs, self._student.pooling, self._place.dtype)
+        ours = student.rows  # (B, D)
         theirs = [target.rows(batch).to(self._place.device) for target in self._targets]
-        projected = ours if self._projection is None else self._projection(ours)  # (B, the teacher's D)
+        teacher = None if self._live is None else self._live.encode(inputs)
+        if teacher is not None:
+            theirs.insert(0, teacher.rows)
+        projected = self._projected(ours)  # (B, the teacher's D)
         parts: dict[str, tuple[float, Tensor]] = {}
         if self._weights.cosine:
             parts["cosine"] = self._weights.cosine, cosine_loss(projected, theirs[0])
@@ -122,9 +148,19 @@ class DistilTask:
         if self._weights.similarity:
             loss = matryoshka_similarity_loss(ours, theirs, self._dimensions)
             parts["similarity"] = self._weights.similarity, loss
+        if self._weights.ranking:
+            loss = ranking_loss(projected, theirs[0], self._queue.rows, RANKING_TEMPERATURE)
+            parts["ranking"] = self._weights.ranking, loss
+            self._queue.push(theirs[0])
+        if teacher is not None:
+            parts["token"] = self._weights.token, token_loss(self._projected(student.states), teacher.states)
         total = torch.stack([weight * loss for weight, loss in parts.values()]).sum()
         values = {name: float(loss.detach()) for name, (_, loss) in parts.items()}
         return BatchLoss(total, values, sum(item.num_tokens for item in inputs))
+
+    def _projected(self, rows: Tensor) -> Tensor:
+        """Take the student's vectors to the teacher's space, where its width is another."""
+        return rows if self._projection is None else self._projection(rows)
 
     def dev_score(self) -> float | None:
         """Score the student on the dev set."""
@@ -199,15 +235,29 @@ def _parser() -> argparse.ArgumentParser:
     losses.add_argument("--cosine", type=float, default=1.0, help="default: %(default)s")
     losses.add_argument("--mse", type=float, default=0.0, help="default: %(default)s")
     losses.add_argument("--similarity", type=float, default=20.0, help="default: %(default)s")
+    losses.add_argument("--ranking", type=float, default=0.0, help="default: %(default)s")
+    losses.add_argument("--queue", type=int, default=2048, help="earlier texts that are ranked; default: %(default)s")
+    losses.add_argument("--token", type=float, default=0.0, help="the teacher runs beside the student; %(default)s")
     losses.add_argument("--matryoshka", type=numbers, default=[], metavar="64,128,192,256", help="default: none")
     add_run_options(parser, learning_rate=3e-4, dropout=0.0)
+    parser.add_argument("--mixed-lengths", action="store_true", help="batches hold texts of any lengths, not of like")
+    parser.add_argument(
+        "--freeze-embedding", action="store_true", help="leave the vectors of the vocabulary as they are"
+    )
     return parser
 
 
 def _check_losses(args: argparse.Namespace) -> LossWeights:
-    weights = LossWeights(args.cosine, args.mse, args.similarity)
-    if not max(weights.cosine, weights.mse, weights.similarity) > 0:
+    weights = LossWeights(args.cosine, args.mse, args.similarity, args.ranking, args.token)
+    values = (weights.cosine, weights.mse, weights.similarity, weights.ranking, weights.token)
+    if not max(values) > 0:
         raise RunError("at least one of the losses must have a weight above 0")
+    if min(values) < 0 or args.queue < 0:
+        raise RunError("the weights of losses and --queue must not be below 0")
+    if weights.token and args.cache_only:
+        raise RunError(
+            "with --token the teacher runs beside the student: there is nothing that --cache-only could fill"
+        )
     return weights
 
 
@@ -219,18 +269,23 @@ def _run(args: argparse.Namespace) -> int:
     cache = args.cache or args.out.with_name(f"{args.out.name}.cache")
     targets = [
         teach(folder, corpora, cache, dtype=args.teacher_dtype, device=args.device, threads=args.threads)
-        for folder in (args.teacher, *args.second_teacher)
+        for folder in (*([] if weights.token else [args.teacher]), *args.second_teacher)
     ]
     if args.cache_only:
         return 0
     student = make_student(args, described, corpora)
     check_dimensions(args.matryoshka, student.encoder.config.hidden_size)
     student.encoder.to(place.device)
+    student.encoder.embedding.tokens.weight.requires_grad_(not args.freeze_embedding)
+    live = None
+    if weights.token:
+        live = LiveTeacher.load(described, student, dtype=args.teacher_dtype, device=place.device)
     step = open_run(args.run, vars(args))
     if step is not None:
         sys.stderr.write(f"{args.run}: going on from step {step}\n")
     task = DistilTask(
-        student, corpora, targets, weights, dimensions=args.matryoshka, dev=DevSet(args.dev, student), place=place,
+        student, corpora, targets, weights, live=live, queue_size=args.queue if weights.ranking else 0,
+        mixed=args.mixed_lengths, dimensions=args.matryoshka, dev=DevSet(args.dev, student), place=place,
         batch_tokens=args.batch_tokens, seed=args.seed,
     )  # fmt: skip
     texts = ", ".join(f"{corpus.name} ({len(corpus.texts)}, weight {corpus.weight:g})" for corpus in corpora)

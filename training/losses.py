@@ -57,6 +57,53 @@ def matryoshka_similarity_loss(student: Tensor, teachers: Sequence[Tensor], dime
     return torch.stack([similarity_loss(student[:, :width], teachers) for width in dimensions]).mean()
 
 
+def token_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """Squared distance between the two states of every token, as a share of the teacher's squared length.
+
+    Parameters
+    ----------
+    student, teacher : Tensor, shape (T, D)
+        Final states of the same tokens in the same order.
+
+    References
+    ----------
+    Jiao et al. 2020 (TinyBERT), which learns hidden states; here those of the last layer alone.
+    """
+    wanted = teacher.float()
+    return (student.float() - wanted).square().sum() / wanted.square().sum()
+
+
+def ranking_loss(student: Tensor, teacher: Tensor, known: Tensor, temperature: float) -> Tensor:
+    """Compare how the student ranks the teacher's vectors of known texts with how the teacher does.
+
+    Parameters
+    ----------
+    student, teacher : Tensor, shape (B, D)
+    known : Tensor, shape (Q, D)
+        The teacher's vectors of other texts; the batch's own are ranked too, but for a text's own vector.
+    temperature : float
+        Cosines are divided by it: the lower, the more the nearest ones count.
+
+    Returns
+    -------
+    Tensor, scalar
+        Kullback-Leibler divergence from the teacher's softmax to the student's, averaged over the batch; 0 for a text
+        that has no other.
+
+    References
+    ----------
+    Fang et al. 2021 (SEED), which keeps such a queue.
+    """
+    target = F.normalize(teacher.float(), dim=-1)
+    ranked = torch.cat((target, F.normalize(known.float(), dim=-1)))  # (B + Q, D)
+    itself = torch.eye(len(target), len(ranked), dtype=torch.bool, device=ranked.device)
+    never = torch.finfo(torch.float32).min
+    wanted = (target @ ranked.T / temperature).masked_fill(itself, never)
+    given = (F.normalize(student.float(), dim=-1) @ ranked.T / temperature).masked_fill(itself, never)
+    logs = F.log_softmax(given, dim=1), F.log_softmax(wanted, dim=1)
+    return F.kl_div(*logs, log_target=True, reduction="batchmean")
+
+
 def contrastive_loss(
     anchors: Tensor, candidates: Tensor, temperature: float, same: Tensor | None = None, *, both_ways: bool = True
 ) -> Tensor:

@@ -197,7 +197,28 @@ def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager
     return torch.autocast(device.type, dtype=dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What an encoder makes of a batch.
+
+    Attributes
+    ----------
+    states : Tensor, shape (T, D), float32
+        The last layer's, packed: the same for every encoder that is given the same inputs.
+    rows : Tensor, shape (B, D), float32
+        Embeddings in the order of the inputs, not scaled to unit length.
+    """
+
+    states: Tensor
+    rows: Tensor
+
+
 def embed(encoder: Encoder, inputs: Sequence[EncodeInput], pooling: PoolingMode, dtype: torch.dtype) -> Tensor:
+    """Run one batch for its embeddings alone: :attr:`Encoded.rows` of :func:`encode`."""
+    return encode(encoder, inputs, pooling, dtype).rows
+
+
+def encode(encoder: Encoder, inputs: Sequence[EncodeInput], pooling: PoolingMode, dtype: torch.dtype) -> Encoded:
     """Run one batch, with gradients where they are on.
 
     Parameters
@@ -210,17 +231,16 @@ def embed(encoder: Encoder, inputs: Sequence[EncodeInput], pooling: PoolingMode,
 
     Returns
     -------
-    Tensor, shape (B, D), float32
-        In the order of ``inputs``, not scaled to unit length.
+    Encoded
     """
     device = encoder.embedding.tokens.weight.device
     batch = pack(inputs, device)
     with autocast(device, dtype):
-        hidden_states = encoder(batch).last_hidden_state  # (T, D)
-    pooled = _pool(hidden_states.float(), batch, pooling)  # (B, D), in the order of the pack
+        hidden_states = encoder(batch).last_hidden_state.float()  # (T, D)
+    pooled = _pool(hidden_states, batch, pooling)  # (B, D), in the order of the pack
     places = torch.empty(len(batch.order), dtype=torch.int64)
     places[list(batch.order)] = torch.arange(len(batch.order))
-    return pooled[places.to(device)]
+    return Encoded(hidden_states[: sum(batch.lengths)], pooled[places.to(device)])  # idle rows stay out
 
 
 def _pool(hidden_states: Tensor, batch: PackedBatch, mode: PoolingMode) -> Tensor:

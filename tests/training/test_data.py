@@ -7,7 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.data import CorpusSpec, choose_texts, join_sentences, read_corpora, read_texts, token_batches
+from training.data import (
+    CorpusSpec,
+    choose_texts,
+    join_sentences,
+    mixed_batches,
+    read_corpora,
+    read_texts,
+    token_batches,
+)
 from training.errors import CorpusError
 
 
@@ -105,3 +113,15 @@ def test_batches_follow_the_seed() -> None:
 def test_no_text_makes_no_batch() -> None:
     """A weight so small that a pass sees nothing is not a fault here."""
     assert token_batches(np.ones(3, dtype=np.int64), np.zeros(0, dtype=np.int64), 10, np.random.default_rng(0)) == []
+
+
+def test_mixed_batches_hold_each_text_once_and_short_beside_long_ones() -> None:
+    """Within the budget, but for a text that is over it by itself; most batches have both ends of the lengths."""
+    lengths = np.random.default_rng(0).integers(3, 60, 3000)
+    lengths[7] = 500
+    batches = mixed_batches(lengths, np.arange(3000), 200, np.random.default_rng(1))
+    assert sorted(np.concatenate(batches)) == list(range(3000))
+    sums = [lengths[batch].sum() for batch in batches]
+    assert max(total for batch, total in zip(batches, sums, strict=True) if 7 not in batch) <= 200
+    assert np.median([np.ptp(lengths[batch]) for batch in batches]) > 30
+    assert mixed_batches(lengths, np.zeros(0, dtype=np.int64), 10, np.random.default_rng(0)) == []

@@ -48,11 +48,12 @@ def test_a_student_learns_its_teachers_embeddings(teacher: Path, corpus: Path, d
 
 
 @pytest.mark.parametrize("kill_at", [1, 7])
+@pytest.mark.parametrize("kind", [[], ["--ranking", "1", "--queue", "9", "--mixed-lengths"], ["--token", "1"]], ids=str)
 def test_a_killed_distillation_is_resumed_bit_for_bit(
-    teacher: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_at: int
+    teacher: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_at: int, kind: list[str]
 ) -> None:
     """The same command once more ends with the weights of a run that nothing happened to."""
-    more = ["--dropout", "0.1", "--cache", str(tmp_path / "cache"), "--checkpoint-minutes", "1e-9"]
+    more = ["--dropout", "0.1", "--cache", str(tmp_path / "cache"), "--checkpoint-minutes", "1e-9", *kind]
     assert main(options(teacher, tmp_path / "whole", corpus, *more)) == 0
     loss, calls = DistilTask.loss, []
 
@@ -124,6 +125,39 @@ def test_students_of_other_shapes(teacher: Path, corpus: Path, tmp_path: Path, m
     assert np.isfinite(embedder.encode(["the cat"])).all()
 
 
+@pytest.mark.parametrize("more", [[], ["--hidden-size", "8", "--heads", "2"]], ids=str)
+def test_token_states_are_learned_from_a_teacher_that_runs_beside(
+    teacher: Path, corpus: Path, tmp_path: Path, more: list[str]
+) -> None:
+    """The share that is missing falls, also through a map to the teacher's width; no text is embedded ahead."""
+    run = ["--token", "1", "--learning-rate", "3e-3", "--epochs", "20", "--log-every", "1", *more]
+    assert main(options(teacher, tmp_path / "out", corpus, *run)) == 0
+    log = [entry for entry in read_log(tmp_path / "out.run" / "log.jsonl") if "loss" in entry]
+    assert log[-1]["token"] < log[0]["token"] / 2
+    assert log[-1]["cosine"] < log[0]["cosine"] / 2
+    assert not (tmp_path / "out.cache").exists()
+
+
+def test_rankings_are_learned_and_the_queue_is_not_exported(teacher: Path, corpus: Path, tmp_path: Path) -> None:
+    """With the ranking alone the student comes nearer to its teacher's neighbours; the folder is as any other."""
+    run = ["--ranking", "1", "--cosine", "0", "--similarity", "0", "--epochs", "20", "--learning-rate", "3e-3"]
+    assert main(options(teacher, tmp_path / "out", corpus, *run, "--log-every", "1")) == 0
+    log = [entry for entry in read_log(tmp_path / "out.run" / "log.jsonl") if "loss" in entry]
+    assert np.mean([entry["ranking"] for entry in log[-5:]]) < np.mean([entry["ranking"] for entry in log[5:10]])
+    assert not [name for name in load_file(tmp_path / "out" / "model.safetensors") if "queue" in name]
+
+
+def test_a_frozen_embedding_stays(teacher: Path, corpus: Path, tmp_path: Path) -> None:
+    """The vectors of the vocabulary are those that the run began with; everything else moves."""
+    assert main(options(teacher, tmp_path / "a", corpus, "--layers", "1")) == 0
+    more = ["--init", str(tmp_path / "a"), "--freeze-embedding"]
+    assert main(options(teacher, tmp_path / "b", corpus, *more)) == 0
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
+    kept = [name for name in one if np.array_equal(one[name], two[name])]
+    assert [one[name].shape for name in kept] == [(len(one[kept[0]]), 16)]
+    assert len(one[kept[0]]) > 24
+
+
 def test_a_second_teacher_of_another_width_is_heard(teacher: Path, corpus: Path, tmp_path: Path) -> None:
     """It changes what is learned, through similarities alone."""
     second = make_bert_folder(tmp_path / "second", hidden_size=12, seed=9)
@@ -160,6 +194,7 @@ def test_everything_wrong_is_one_sentence_and_nothing_half_written(
     empty.write_text("\n\n")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "a").write_text("mine")
+    reranker = make_bert_folder(tmp_path / "reranker", labels=["relevant"])
     wrong = tmp_path / "no-model"
     wrong.mkdir()
     for arguments, message in (
@@ -172,6 +207,16 @@ def test_everything_wrong_is_one_sentence_and_nothing_half_written(
         (options(teacher, out, corpus, "--heads", "3"), "the student cannot be built"),
         (options(teacher, out, corpus, "--matryoshka", "17"), "the student has 16 dimensions"),
         (options(teacher, out, corpus, "--cosine", "0", "--similarity", "0"), "at least one of the losses"),
+        (options(teacher, out, corpus, "--ranking", "-1"), "must not be below 0"),
+        (options(teacher, out, corpus, "--queue", "-1"), "must not be below 0"),
+        (options(teacher, out, corpus, "--token", "1", "--cache-only"), "nothing that --cache-only could fill"),
+        (
+            options(teacher, out, corpus, "--token", "1", "--train-vocabulary", "60"),
+            "must have the teacher's tokenizer",
+        ),
+        (options(teacher, out, corpus, "--token", "1", "--max-length", "64"), "reads 64 tokens of a text"),
+        (options(reranker, out, corpus, "--token", "1"), "cannot show its tokens' states"),
+        (options(teacher, out, corpus, "--token", "1", "--teacher-dtype", "int8"), "dtype 'int8' is not supported"),
         (options(teacher, out, corpus, "--teacher-layers", "5,6"), "teacher layers [5, 6]"),
         (options(teacher, out, corpus, "--init", str(teacher)), "is no plain seed-0 or seed-2 encoder"),
         (options(teacher, out, corpus, "--dev", str(tmp_path / "none.tsv")), "none.tsv is missing"),

@@ -13,7 +13,9 @@ from training.losses import (
     cosine_loss,
     matryoshka_similarity_loss,
     mse_loss,
+    ranking_loss,
     similarity_loss,
+    token_loss,
 )
 
 
@@ -85,3 +87,35 @@ def test_equal_texts_are_no_negatives() -> None:
     marked = contrastive_loss(anchors[:1], candidates, 0.1, same[:1], both_ways=False)
     assert float(marked) == pytest.approx(float(plain))
     assert float(doubled) > float(plain) + 1e-3
+
+
+def test_token_loss_is_a_share_of_the_teachers_length() -> None:
+    """0 for equal states, 1 for states of zeros, whatever the teacher's scale."""
+    teacher = embeddings(0, 7, 4)
+    assert float(token_loss(teacher, teacher)) == 0
+    assert float(token_loss(torch.zeros(7, 4), 30 * teacher)) == pytest.approx(1)
+    assert float(token_loss(torch.zeros(2, 2), torch.tensor([[3.0, 0], [0, 4]]))) == pytest.approx(1)
+
+
+def test_ranking_loss_is_the_divergence_over_all_other_texts() -> None:
+    """From the definition: the batch's other vectors and the queue's, never a text's own."""
+    student, teacher, known = embeddings(0, 3, 4), embeddings(1, 3, 4), embeddings(2, 5, 4)
+    expected = 0.0
+    for i in range(3):
+        others = torch.cat((teacher[:i], teacher[i + 1 :], known))
+        wanted, given = (
+            F.softmax(F.cosine_similarity(rows[i].expand(7, 4), others) / 0.1, dim=0) for rows in (teacher, student)
+        )
+        expected += float((wanted * (wanted / given).log()).sum()) / 3
+    assert float(ranking_loss(student, teacher, known, 0.1)) == pytest.approx(expected, rel=1e-4)
+    assert float(ranking_loss(2 * teacher, teacher, known, 0.1)) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_text_alone_has_no_ranking() -> None:
+    """The first text of a run that stands alone in its batch: 0, and a gradient of 0."""
+    student = embeddings(0, 1, 4).requires_grad_()
+    loss = ranking_loss(student, embeddings(1, 1, 4), torch.zeros(0, 4), 0.1)
+    torch.autograd.backward(loss)
+    assert float(loss.detach()) == 0
+    assert student.grad is not None
+    assert not student.grad.any()

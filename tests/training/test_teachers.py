@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from model.embedder import Embedder
+from model.folder import read_folder
+from tests.training.seeds import make_student
 from training.data import Corpus
-from training.teachers import Targets, split_places, teach
+from training.student import TokenStore
+from training.teachers import LiveTeacher, Targets, TeacherQueue, split_places, teach
 
 
 def test_places_are_split_by_their_owners() -> None:
@@ -37,3 +41,33 @@ def test_a_teachers_rows_are_its_embeddings_to_half_precision(teacher: Path, tmp
     assert targets.width == 16
     assert np.abs(targets.rows(np.arange(3)).numpy() - expected).max() < 1e-3
     assert sorted(path.name for path in (tmp_path / "cache" / "teacher").iterdir()) == ["a", "b"]
+
+
+def test_a_live_teacher_gives_what_its_folder_gives(teacher: Path) -> None:
+    """Rows are the folder's embeddings; the states of a text's tokens have its unscaled row as their mean."""
+    texts = ["a dog sat on the mat", "the cat", "hello world hello"]
+    student = make_student()
+    live = LiveTeacher.load(read_folder(teacher), student, dtype="float32", device=torch.device("cpu"))
+    store = TokenStore.of(student.tokenizer(), texts)
+    given = live.encode(store.inputs(range(3)))
+    embedder = Embedder.load(teacher, dtype="float32", device="cpu", threads=1)
+    assert np.abs(given.rows.numpy() - embedder.encode(texts)).max() < 1e-5
+    assert not given.rows.requires_grad
+    shortest = given.states[: int(store.lengths.min())].mean(dim=0)
+    expected = embedder.encode(texts[1:2], normalize=False)[0]
+    assert given.states.shape == (int(store.lengths.sum()), live.width)
+    assert np.abs(shortest.numpy() - expected).max() < 1e-5
+
+
+def test_the_queue_holds_the_latest_first() -> None:
+    """More than fits pushes the oldest out; what is saved is what was there."""
+    queue = TeacherQueue(3, 1)
+    assert queue.rows.shape == (0, 1)
+    queue.push(torch.tensor([[1.0], [2.0]]))
+    queue.push(torch.tensor([[3.0], [4.0]]))
+    assert queue.rows.flatten().tolist() == [3, 4, 1]
+    other = TeacherQueue(3, 1)
+    other.load_state_dict(queue.state_dict())
+    assert other.rows.flatten().tolist() == [3, 4, 1]
+    queue.push(torch.arange(5.0).unsqueeze(1))
+    assert queue.rows.flatten().tolist() == [0, 1, 2]
