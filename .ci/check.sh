@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# The stages of `make check`, in order, each with its seconds; the first that fails ends the run. A table closes it.
+# The stages of `make check`, each with its seconds; the first that fails ends the run. A table closes it.
+#
+# Two cores are what it is made for. A stage of many tests runs them in two processes; what mostly waits, for a network
+# or for one core, runs beside other stages, and its output is shown whole when it is over.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -9,6 +12,19 @@ read -ra sources <<<"${SOURCES:?the Makefile names the folders: make check}"
 SKIPPED=75
 
 table=()
+declare -A beside=() # name -> process, of each stage that runs beside the others
+outputs=$(mktemp --directory)
+
+end() {
+  local process
+  for process in "${beside[@]}"; do
+    kill -- "-$process" 2>/dev/null # a process group of its own, which may have something to take down
+    wait "$process" 2>/dev/null
+  done
+  rm -rf "$outputs"
+}
+trap end EXIT
+trap 'exit 130' INT TERM
 
 print_table() {
   printf '\n%-16s %8s  %s\n' stage seconds result
@@ -16,28 +32,67 @@ print_table() {
   printf '%-16s %8d\n' total "$SECONDS"
 }
 
-# stage NAME COMMAND...: run it, note the seconds, stop at the first failure.
-stage() {
-  local name=$1 begin=$SECONDS status=0 result
-  shift
-  printf '\n== %s\n' "$name"
-  "$@" || status=$?
-  case $status in
+# note NAME SECONDS STATUS: say how a stage ended, and stop where it failed.
+note() {
+  local result
+  case $3 in
     0) result=ok ;;
     "$SKIPPED") result=skipped ;;
-    *) result="FAILED ($status)" ;;
+    *) result="FAILED ($3)" ;;
   esac
-  table+=("$(printf '%-16s %8d  %s' "$name" $((SECONDS - begin)) "$result")")
-  printf '== %s: %s, %d s\n' "$name" "$result" $((SECONDS - begin))
+  table+=("$(printf '%-16s %8d  %s' "$1" "$2" "$result")")
+  printf '== %s: %s, %d s\n' "$1" "$result" "$2"
   [[ $result == FAILED* ]] || return 0
   print_table
   exit 1
 }
 
-environments() {
-  # Side by side: unpacking is bound by one core, downloading by the network.
-  make --jobs=2 PYTHON="$PYTHON" .venv/.ready .venv-runtime/.ready .venv-oracle/.ready .venv-clients/.locked &&
-    make weights build/helm
+# stage NAME COMMAND...: run it to its end.
+stage() {
+  local name=$1 begin=$SECONDS status=0
+  shift
+  printf '\n== %s\n' "$name"
+  "$@" || status=$?
+  note "$name" $((SECONDS - begin)) "$status"
+  for name in "${!beside[@]}"; do
+    kill -0 "${beside[$name]}" 2>/dev/null || finish "$name"
+  done
+}
+
+# begin NAME COMMAND...: run it beside the stages that follow, until `finish NAME` at the latest.
+begin() {
+  local name=$1 begin=$SECONDS
+  shift
+  printf '\n== %s: begins, beside what follows\n' "$name"
+  set -m # for a process group of its own
+  {
+    status=0
+    "$@" || status=$?
+    echo $((SECONDS - begin)) >"$outputs/$name.seconds"
+    exit "$status"
+  } >"$outputs/$name" 2>&1 </dev/null &
+  beside[$name]=$!
+  set +m
+}
+
+# finish NAME: wait for it, and show what it said. Nothing, where that was done already.
+finish() {
+  local name=$1 status=0
+  [[ -v beside[$name] ]] || return 0
+  wait "${beside[$name]}" || status=$?
+  unset "beside[$name]"
+  printf '\n== %s\n' "$name"
+  cat "$outputs/$name"
+  note "$name" "$(cat "$outputs/$name.seconds")" "$status"
+}
+
+# Side by side: unpacking is bound by one core, downloading by the network.
+first_environments() {
+  make --jobs=2 PYTHON="$PYTHON" .venv/.ready .venv-runtime/.ready && make --jobs=2 weights build/helm
+}
+
+other_environments() {
+  make PYTHON="$PYTHON" .venv-oracle/.ready .venv-clients/.locked
 }
 
 lint() {
@@ -48,15 +103,22 @@ lint() {
     git ls-files -z .ci/run .ci/setup '*.sh' | xargs --null .venv/bin/shellcheck --external-sources
 }
 
-stage set-up environments
+# In two processes. A file stays in one where its tests share servers that are dear to start, or their state.
+pytest_in_two() { .venv/bin/pytest --numprocesses=2 "$@"; }
+
+stage set-up first_environments
+begin more-set-up other_environments
 stage lint lint
 stage types .venv/bin/mypy
-# Two processes, a file at a time: most of these tests keep one core busy.
-stage unit .venv/bin/pytest --numprocesses=2 --dist=loadfile -m "not e2e and not oracle and not clients and not cuda and not browser and not fuzz and not ray"
-stage end-to-end .venv/bin/pytest -m e2e
+stage unit pytest_in_two --dist=loadfile -m "not e2e and not oracle and not clients and not cuda and not browser and not fuzz and not ray"
+stage end-to-end pytest_in_two --dist=loadfile -m e2e
+finish more-set-up
+# It downloads and builds for so long; its checks come afterwards.
+begin container deploy/check/run.sh
 stage oracles .venv-oracle/bin/pytest -m oracle tests/oracle
 stage clients .venv-clients/bin/pytest -m clients tests/clients
-stage browser .venv/bin/pytest -m browser
-stage fuzz .venv/bin/pytest -m fuzz
-stage container deploy/check/run.sh
+finish container
+stage browser pytest_in_two --dist=load -m browser
+# Both of its tests at once, each with a server of its own and half of FUZZ_SECONDS.
+stage fuzz pytest_in_two --dist=load -m fuzz
 print_table

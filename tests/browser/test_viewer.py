@@ -31,6 +31,8 @@ TEXT = "The unbelievable café reopened 👩‍🚀 today."
 PAIR = ("A cat sat on the mat.", "The kitten rested on a rug.")
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(1)> "&amp;" [SEP]'
 LAYERS, HEADS, MAX_LENGTH = 6, 12, 256
+PATIENCE_MILLISECONDS = 60_000
+"""For what a page does by itself; only a crushed machine needs so long."""
 
 Open = Callable[..., Page]
 
@@ -51,6 +53,7 @@ def browser() -> Iterator[Browser]:
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert path is not None, "no Chromium here; .ci/setup installs it"
     with sync_playwright() as playwright:
+        expect.set_options(timeout=PATIENCE_MILLISECONDS)
         chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield chromium
         chromium.close()
@@ -74,7 +77,7 @@ def open_page(server: Server, browser: Browser, console: list[str]) -> Iterator[
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(PATIENCE_MILLISECONDS)
         page.on("console", lambda message: console.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: console.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))

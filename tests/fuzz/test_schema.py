@@ -15,7 +15,7 @@ from tests.e2e.conftest import DEFAULT_MODEL, SERVER_PYTHON, Server
 
 pytestmark = pytest.mark.fuzz
 
-FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "120"))  # shared by all operations
+FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "180"))  # shared by all operations, and by what HEADERS ask for
 SEED = int(os.environ.get("FUZZ_SEED", "20"))
 CHECKS = (
     "not_a_server_error",
