@@ -110,8 +110,10 @@ def test_four_times_too_many_callers(start_server: StartServer) -> None:
     in the end; memory is as before.
     """
     server = start_server("--max-queue-texts", LIMIT_TEXTS, "--max-texts", LIMIT_TEXTS)
-    server.encode(TEXTS[:LIMIT_TEXTS])
     known = known_vectors(server)
+    for first in range(0, len(TEXTS) - LIMIT_TEXTS, 3):  # products are compiled for each number of rows, and kept
+        for count in range(2, LIMIT_TEXTS + 1, 2):
+            server.encode(TEXTS[first : first + count])
     before = Process(server)
     statuses: Counter[int] = Counter()
     waiting: list[float] = []
