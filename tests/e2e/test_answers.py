@@ -185,7 +185,8 @@ def test_memory_is_flat_over_requests_of_eight_long_texts(start_server: StartSer
 
     first, second, last = third(), third(), third()
     print(f"MB after each third of {3 * int(8 * TEST_SCALE)}: {first / 1e6:.0f}, {second / 1e6:.0f}, {last / 1e6:.0f}")
-    assert min(second, last) < first + 60e6  # less than one request's maps, of 100 MB in float32
+    # One request's maps, 100 MB in float32, and its answer, 50 MB, are there at one look and not at another.
+    assert min(second, last) < first + 150e6
 
 
 def test_typed_special_tokens_are_text(server: Server, reference: dict[str, Any]) -> None:
