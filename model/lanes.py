@@ -31,6 +31,10 @@ MAX_UNEVENNESS = 1.25
 on all cores: see docs/decisions.md."""
 
 
+START_SECONDS = 60.0
+"""For the threads to begin; where the system refuses one, those that are there must not wait for ever."""
+
+
 class Lanes:
     """Threads that each do the work of one core, and know no other.
 
@@ -38,6 +42,11 @@ class Lanes:
     ----------
     num_threads : int
         How many; with 1 there are none, and everything runs where it is called.
+
+    Raises
+    ------
+    RuntimeError
+        If the system gives no more threads.
 
     Attributes
     ----------
@@ -53,7 +62,7 @@ class Lanes:
         # The last number that was set anywhere is what threads begin with that come later, so that is ours again.
         own = torch.get_num_threads()
         self._pool = ThreadPoolExecutor(num_threads, "lane", _use_one_core)
-        all_there = threading.Barrier(num_threads)
+        all_there = threading.Barrier(num_threads, timeout=START_SECONDS)
 
         def begin(_: int) -> int:
             all_there.wait()
