@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -255,7 +256,10 @@ class Embedder:
                 embeddings[index] = row.embedding
 
         if self._lanes and sum(num_tokens) > batch_tokens:  # each lane has batches of its own, and waits for no other
-            batches = [*cut_by_tokens(num_tokens, max(1, batch_tokens // len(self._lanes)))]
+            # As many as there are turns of all lanes, or one would be left with the last batch alone.
+            turns = math.ceil(sum(num_tokens) / batch_tokens)
+            even = math.ceil(sum(num_tokens) / turns / len(self._lanes) + max(num_tokens) / 2)
+            batches = [*cut_by_tokens(num_tokens, max(1, min(even, batch_tokens // len(self._lanes))))]
             self._lanes.run(partial(fill, self._run_part), batches)
         else:
             for batch in cut_by_tokens(num_tokens, batch_tokens):
