@@ -118,7 +118,9 @@ def test_memory_does_not_grow_with_the_file(model: Path, tmp_path: Path) -> None
         source.write_text(lines * count)
         flags = ("--model", model, "--window", 128, *FLAGS)
         # The lesser of two runs: which thread allocates where is chance, and moves a peak; a leak is in both.
-        peaks[count] = min(peak_bytes("encode", source, tmp_path / f"{run}{count}.npy", *flags) for run in ("again", ""))
+        peaks[count] = min(
+            peak_bytes("encode", source, tmp_path / f"{run}{count}.npy", *flags) for run in ("again", "")
+        )
         assert np.load(tmp_path / f"{count}.npy", mmap_mode="r").shape == (count, 16)
     few, many = peaks.values()
     assert many - few < MAX_GROWTH_BYTES
