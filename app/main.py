@@ -45,6 +45,7 @@ from model.contract import EncodeInput, OutputSpec
 from model.device import give_back_freed_memory
 from model.embedder import Embedder
 from model.errors import CheckpointError
+from model.lanes import lane_threads
 
 log = logging.getLogger("eyeline")
 
@@ -276,10 +277,11 @@ def _watchdog(settings: Settings, state: ServerState, worker: Worker) -> Watchdo
         return [] if state.service is None else not_finite(state.service.models.values())
 
     def cpu_seconds() -> float | None:
-        embedders = [] if state.service is None else [model.embedder for model in state.service.models.values()]
-        if any(embedder.device.type != "cpu" for embedder in embedders):
+        models = [] if state.service is None else state.service.models.values()
+        if any(model.embedder.device.type != "cpu" for model in models):
             return None  # where a GPU does the work, the thread that waits for it may turn in a circle
-        threads = [worker.cpu_seconds(), *(cpu_seconds_of(thread) for one in embedders for thread in one.native_ids)]
+        # Of all lanes: a call may be that of a model that is not served yet, or not any more.
+        threads = [worker.cpu_seconds(), *map(cpu_seconds_of, lane_threads())]
         return None if None in threads else sum(seconds or 0.0 for seconds in threads)
 
     return Watchdog(state, worker, state.batchers, check, settings.hang_seconds, cpu_seconds)

@@ -316,11 +316,6 @@ class Embedder:
             row.attention = maps
         return [rows[place] for place in np.argsort(batch.order)]
 
-    @property
-    def native_ids(self) -> tuple[int, ...]:
-        """What the system calls the threads that compute beside the one that calls :meth:`run`."""
-        return self._lanes.native_ids
-
     def padding_ratio(self, num_tokens: Sequence[int]) -> float:
         """Share of padding in what the attention core computes for a batch of texts of so many tokens, run whole."""
         return padding_ratio(num_tokens, self._max_padding)

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
+from weakref import WeakSet
 
 import torch
 
@@ -27,12 +28,14 @@ SMALLEST_OF_SEVERAL = 256
 """Tokens of a part below which a lane gets no second one: the products of small parts are slow."""
 
 MAX_UNEVENNESS = 1.25
-"""Tokens of the lane with most to do, as a multiple of an even share, up to which lanes are faster than the whole batch
-on all cores: see docs/decisions.md."""
+"""Tokens of the lane with most to do, as a multiple of an even share, up to which a batch is cut and not run whole on
+all cores: chosen from the times of lone texts on one and two cores of Zen 4, and not tuned."""
 
 
 START_SECONDS = 60.0
 """For the threads to begin; where the system refuses one, those that are there must not wait for ever."""
+
+_alive: WeakSet[Lanes] = WeakSet()
 
 
 class Lanes:
@@ -70,6 +73,7 @@ class Lanes:
 
         self.native_ids = tuple(self._pool.map(begin, range(num_threads)))
         torch.set_num_threads(own)
+        _alive.add(self)
 
     def __len__(self) -> int:
         """How many lanes there are: 0 or at least 2."""
@@ -135,6 +139,11 @@ class Lanes:
         for size in sizes:
             heapq.heapreplace(loads, loads[0] + size)
         return max(loads)
+
+
+def lane_threads() -> list[int]:
+    """Return what the system calls the threads of all lanes of this process, whichever model they compute for."""
+    return [native_id for lanes in _alive for native_id in lanes.native_ids]
 
 
 def _use_one_core() -> None:

@@ -40,6 +40,7 @@ from app.worker import CLOSE_SECONDS, Worker
 from model.contract import AttentionSelection, EncodeInput, OutputSpec
 from model.embedder import Embedder
 from model.errors import CheckpointError
+from model.lanes import Lanes
 from tests.app.conftest import RecordingEmbedder, Serve, Served, load, make_settings, until
 from tests.doubles import WAIT_SECONDS, eventually
 from tests.tiny import make_bert_folder
@@ -319,7 +320,7 @@ async def test_the_watchdog_reads_processor_time_of_cpus(
 ) -> None:
     """Not where a GPU does the work of one of the models: its worker's thread may turn in a circle while it waits."""
     models = {
-        str(index): SimpleNamespace(embedder=SimpleNamespace(device=SimpleNamespace(type=name), native_ids=()))
+        str(index): SimpleNamespace(embedder=SimpleNamespace(device=SimpleNamespace(type=name)))
         for index, name in enumerate(devices)
     }
     state = ServerState(Metrics(), max_body_bytes=1, service=cast(Service, SimpleNamespace(models=models)))
@@ -329,22 +330,19 @@ async def test_the_watchdog_reads_processor_time_of_cpus(
 
 
 async def test_the_watchdog_reads_processor_time_of_lanes(tiny_folder: Path, worker: Worker) -> None:
-    """The worker's thread waits while others compute for it: what they take counts as work."""
-    end = threading.Event()
-    lane = threading.Thread(target=lambda: [None for _ in iter(end.is_set, True)])  # turns in a circle
-    lane.start()
-    try:
-        embedder = SimpleNamespace(device=SimpleNamespace(type="cpu"), native_ids=(lane.native_id,))
-        models = {"tiny": SimpleNamespace(embedder=embedder)}
-        state = ServerState(Metrics(), max_body_bytes=1, service=cast(Service, SimpleNamespace(models=models)))
-        await worker.run(int)
-        watchdog = _watchdog(make_settings(tiny_folder), state, worker)
-        before = watchdog._read_cpu_seconds()
-        assert before is not None
-        await eventually(lambda: (watchdog._read_cpu_seconds() or 0.0) > before + 0.05)
-    finally:
-        end.set()
-        lane.join()
+    """The worker's thread waits while lanes compute for it, be their model served or about to be: that is work."""
+    lanes, end = Lanes(2), threading.Event()
+    state = ServerState(Metrics(), max_body_bytes=1)
+    watchdog = _watchdog(make_settings(tiny_folder), state, worker)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run(lanes.run, lambda _: [None for _ in iter(end.is_set, True)], [0]))
+        try:
+            await eventually(lambda: worker.is_busy)
+            before = watchdog._read_cpu_seconds()
+            assert before is not None
+            await eventually(lambda: (watchdog._read_cpu_seconds() or 0.0) > before + 0.05)
+        finally:
+            end.set()
 
 
 # ---- draining

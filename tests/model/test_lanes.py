@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.lanes import MAX_UNEVENNESS, PARTS_PER_LANE, SMALLEST_OF_SEVERAL, Lanes
+from model.lanes import MAX_UNEVENNESS, PARTS_PER_LANE, SMALLEST_OF_SEVERAL, Lanes, lane_threads
 
 WAIT_SECONDS = 10.0
 
@@ -67,7 +67,10 @@ def test_lanes_end_with_their_owner() -> None:
     lanes = Lanes(3)
     threads = [thread for thread in threading.enumerate() if thread.native_id in lanes.native_ids]
     assert len(threads) == len(lanes) == 3
+    native_ids = set(lanes.native_ids)
+    assert native_ids <= set(lane_threads())
     del lanes
+    assert native_ids.isdisjoint(lane_threads())
     for thread in threads:
         thread.join(WAIT_SECONDS)
         assert not thread.is_alive()
