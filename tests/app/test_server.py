@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -28,6 +29,7 @@ from app.server import (
     ANSWER_SECONDS,
     RELOAD_SIGNAL,
     STOP_SIGNALS,
+    YOUNG_OBJECTS,
     Server,
     TLSError,
     check_address,
@@ -179,6 +181,20 @@ def test_a_clean_stop_is_0() -> None:
     app = make_app(lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert run(app) == 0
     assert app.state.server.is_draining
+
+
+def test_the_collector_passes_over_what_the_start_made() -> None:
+    """What was there when serving began is frozen, and the young are looked at more rarely than by default."""
+    before = gc.get_threshold()
+    gc.unfreeze()
+    gc.set_threshold(700)
+    try:
+        assert run(make_app(lambda: os.kill(os.getpid(), signal.SIGTERM))) == 0
+        assert gc.get_freeze_count() > 1_000
+        assert gc.get_threshold()[0] == YOUNG_OBJECTS
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
 
 
 def test_a_forced_stop_is_1() -> None:
