@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,15 +182,17 @@ class Beside:
                         raise SystemExit(f"{self.name} answered {status}")
                     self.long_seconds.append(time.perf_counter() - started)
 
-        flooding = threading.Thread(target=flood)
-        flooding.start()
-        begun = time.perf_counter()
-        while time.perf_counter() - begun < TURN_SECONDS:
-            started = time.perf_counter()
-            client.read("/encode", {"texts": SHORT})
-            self.short_seconds.append(time.perf_counter() - started)
-        is_over.set()
-        flooding.join()
+        with ThreadPoolExecutor(1) as thread:
+            flooding = thread.submit(flood)
+            begun = time.perf_counter()
+            try:
+                while time.perf_counter() - begun < TURN_SECONDS:
+                    started = time.perf_counter()
+                    client.read("/encode", {"texts": SHORT})
+                    self.short_seconds.append(time.perf_counter() - started)
+            finally:
+                is_over.set()
+            flooding.result()  # or its failure
 
 
 def measure_others(address: str, client: Client, num_tokens: int, seconds: float) -> list[Beside]:
