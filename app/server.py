@@ -105,8 +105,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start; then let Python's search for cycles pass over all that lives as long as the process.
 
-        That is 230,000 objects, most of them PyTorch's. To look at them took 0.13 s each time, with every thread standing
-        still.
+        That is 230,000 objects, most of them PyTorch's. To look at them took 0.13 s each time, with every thread
+        standing still.
         """
         await super().startup(sockets)
         gc.collect()
