@@ -1,14 +1,16 @@
 """Corpora: sentences, one a line, from text files, and both sides of files of pairs; each with its weight.
 
-A corpus is named on a command line as ``FILE[,weight=W][,join=N][,take=M]``. The weight is how often a pass over the
-data sees the corpus: 1 = all of it once, 0.25 = a quarter, another one each time, 3 = all of it three times. ``join=N``
-makes texts of 2 to N consecutive sentences out of it, for encoders that shall read more than a sentence. ``take=M``
-keeps M texts, always the same ones, so that a teacher embeds no more than will be seen.
+A corpus is named on a command line as ``FILE[,weight=W][,join=N][,take=M][,swap=S]``. The weight is how often a pass
+over the data sees the corpus: 1 = all of it once, 0.25 = a quarter, another one each time, 3 = all of it three times.
+``join=N`` makes texts of 2 to N consecutive sentences out of it, for encoders that shall read more than a sentence.
+``take=M`` keeps M texts, always the same ones, so that a teacher embeds no more than will be seen. ``swap=S`` puts
+other words of the corpus, rare ones as likely as common ones, in the place of a share S of the words.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,7 @@ from training.pairs import PAIR_SUFFIXES, read_pairs
 IntArray = NDArray[np.int64]
 
 _CORPUS_SEED = 20_170_612
-"""What is joined and taken depends on the corpus alone, so that its stored embeddings serve every run."""
+"""What is joined, taken and swapped depends on the corpus alone, so that its stored embeddings serve every run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +41,27 @@ class CorpusSpec:
         Longest run of sentences that are made one text; 1 = every sentence by itself.
     take : int or None
         Texts that are kept, drawn at random once and for all; None = all.
+    swap : float
+        Share of the words that others take the place of, 0 to 1.
     """
 
     path: Path
     weight: float = 1.0
     join: int = 1
     take: int | None = None
+    swap: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> CorpusSpec:
-        """Read ``FILE[,weight=W][,join=N][,take=M]``.
+        """Read ``FILE[,weight=W][,join=N][,take=M][,swap=S]``.
 
         Raises
         ------
         CorpusError
-            If an option is unknown or no positive number.
+            If an option is unknown, or its value is none that it can have.
         """
         path, *options = text.split(",")
-        weight, join, take = 1.0, 1, None
+        weight, join, take, swap = 1.0, 1, None, 0.0
         for option in options:
             name, _, value = option.partition("=")
             try:
@@ -66,20 +71,25 @@ class CorpusSpec:
                     join = int(value)
                 elif name == "take":
                     take = int(value)
+                elif name == "swap":
+                    swap = float(value)
                 else:
-                    raise CorpusError(f"corpus {text!r}: {name!r} is no option, only weight, join and take are")
+                    raise CorpusError(f"corpus {text!r}: {name!r} is no option, only weight, join, take and swap are")
             except ValueError:
                 raise CorpusError(f"corpus {text!r}: {name} {value!r} is not a number") from None
         if not (math.isfinite(weight) and weight > 0) or join < 1 or (take is not None and take < 1):
             raise CorpusError(f"corpus {text!r}: weight must be above 0, join and take at least 1")
-        return cls(Path(path), weight, join, take)
+        if not 0 <= swap <= 1:
+            raise CorpusError(f"corpus {text!r}: swap must be from 0 to 1")
+        return cls(Path(path), weight, join, take, swap)
 
     @property
     def name(self) -> str:
-        """Name of the file without its endings; with join and take, where they are given."""
+        """Name of the file without its endings; with join, take and swap, where they are given."""
         stem = self.path.name.removesuffix(".gz").rsplit(".", 1)[0]
         joined = "" if self.join == 1 else f"-join{self.join}"
-        return stem + joined + ("" if self.take is None else f"-take{self.take}")
+        taken = "" if self.take is None else f"-take{self.take}"
+        return stem + joined + taken + ("" if self.swap == 0 else f"-swap{self.swap:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +124,7 @@ def read_corpora(specs: Sequence[CorpusSpec]) -> list[Corpus]:
 
 
 def read_texts(spec: CorpusSpec) -> list[str]:
-    """Read the texts of one corpus, joined and fewer where asked.
+    """Read the texts of one corpus, joined, fewer and with other words where asked.
 
     Raises
     ------
@@ -127,12 +137,37 @@ def read_texts(spec: CorpusSpec) -> list[str]:
         texts = [line for _, line in read_lines(spec.path)]
     if not texts:
         raise CorpusError(f"{spec.path} holds no text")
+    words = distinct_words(texts) if spec.swap > 0 else []
     if spec.join > 1:
         texts = join_sentences(texts, spec.join)
-    if spec.take is None or spec.take >= len(texts):
-        return texts
-    kept = np.random.default_rng(_CORPUS_SEED).choice(len(texts), spec.take, replace=False)
-    return [texts[place] for place in sorted(kept.tolist())]
+    if spec.take is not None and spec.take < len(texts):
+        kept = np.random.default_rng(_CORPUS_SEED).choice(len(texts), spec.take, replace=False)
+        texts = [texts[place] for place in sorted(kept.tolist())]
+    return swap_words(texts, words, spec.swap) if words else texts
+
+
+_WORD = re.compile(r"[^\W\d_]{4,}")
+"""Four letters or more: what says what a text is about, with hardly an article or a preposition."""
+
+
+def distinct_words(texts: Sequence[str]) -> list[str]:
+    """Find the words of at least four letters, each once, in order of the alphabet."""
+    return sorted({word for text in texts for word in _WORD.findall(text)})
+
+
+def swap_words(texts: Sequence[str], words: Sequence[str], share: float) -> list[str]:
+    """Put words drawn from ``words``, each as likely, in the place of a share of the words of four letters or more.
+
+    What comes out means little, but a teacher has a vector for it. So a student reads words in company that its texts
+    do not have, and rare words as often as common ones. TinyBERT (https://arxiv.org/abs/1909.10351) swaps words for
+    like ones.
+    """
+    generator = np.random.default_rng(_CORPUS_SEED)
+
+    def swapped(match: re.Match[str]) -> str:
+        return words[int(generator.integers(len(words)))] if generator.random() < share else match.group()
+
+    return [_WORD.sub(swapped, text) for text in texts]
 
 
 def join_sentences(sentences: Sequence[str], longest: int) -> list[str]:

@@ -210,7 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("teacher", type=Path, help="model folder whose embeddings are learned")
     parser.add_argument("out", type=Path, help="model folder to write")
     parser.add_argument(
-        "--corpus", action="append", required=True, metavar="FILE[,weight=W][,join=N][,take=M]", help="repeats"
+        "--corpus", action="append", required=True, metavar="FILE[,weight=W][,join=N][,take=M][,swap=S]", help="repeats"
     )
     parser.add_argument("--second-teacher", type=Path, action="append", default=[], help="for similarities; repeats")
     parser.add_argument("--cache", type=Path, help="the teachers' embeddings are kept there; default: OUT.cache")

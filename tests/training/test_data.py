@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -21,16 +22,17 @@ from training.errors import CorpusError
 
 def test_a_corpus_is_named_with_its_options() -> None:
     """Weight and join stand behind the file's name."""
-    spec = CorpusSpec.parse("data/news.txt.gz,weight=0.25,join=6,take=90")
-    assert spec == CorpusSpec(Path("data/news.txt.gz"), 0.25, 6, 90)
-    assert (spec.name, CorpusSpec.parse("news.v2.txt").name) == ("news-join6-take90", "news.v2")
+    spec = CorpusSpec.parse("data/news.txt.gz,weight=0.25,join=6,take=90,swap=0.3")
+    assert spec == CorpusSpec(Path("data/news.txt.gz"), 0.25, 6, 90, 0.3)
+    assert (spec.name, CorpusSpec.parse("news.v2.txt").name) == ("news-join6-take90-swap0.3", "news.v2")
 
 
 @pytest.mark.parametrize(
-    "text", ["a.txt,weight=0", "a.txt,weight=x", "a.txt,weight=nan", "a.txt,join=0", "a.txt,take=0", "a.txt,of=3"]
+    "option", ["weight=0", "weight=x", "weight=nan", "join=0", "take=0", "swap=-0.1", "swap=1.1", "swap=nan", "of=3"]
 )
-def test_options_that_mean_nothing_are_refused(text: str) -> None:
-    """A weight is a number above 0, a join or take at least 1, and there is no other option."""
+def test_options_that_mean_nothing_are_refused(option: str) -> None:
+    """A weight is a number above 0, a join or take at least 1, a swap a share, and there is no other option."""
+    text = f"a.txt,{option}"
     with pytest.raises(CorpusError, match=r"^corpus 'a\.txt,"):
         CorpusSpec.parse(text)
 
@@ -74,6 +76,25 @@ def test_joined_sentences_are_all_there_once_and_the_same_each_time() -> None:
     assert " ".join(texts).split() == sentences
     assert {len(text.split()) for text in texts[:-1]} == {2, 3, 4}
     assert texts == join_sentences(sentences, 4)
+
+
+def test_a_share_of_the_words_gives_way_to_others_rare_ones_as_often(tmp_path: Path) -> None:
+    """Short words, numbers and punctuation stay; one word in a thousand is drawn as often as the common ones."""
+    (tmp_path / "a.txt").write_text("the wing, of 4000 feet\n" * 999 + "supersonic\n")
+    texts = read_texts(CorpusSpec.parse(f"{tmp_path}/a.txt,swap=0.5"))
+    words = [text.replace(",", "").split() for text in texts[:-1]]
+    assert {(a, c, d) for a, _, c, d, _ in words} == {("the", "of", "4000")}
+    assert all(text.startswith("the ") and ", of" in text for text in texts[:-1])
+    counts = Counter(word for _, first, _, _, last in words for word in (first, last))
+    assert set(counts) == {"wing", "feet", "supersonic"}
+    assert 250 < counts["supersonic"] < 420  # a third of the half of 1,998
+    assert texts == read_texts(CorpusSpec.parse(f"{tmp_path}/a.txt,swap=0.5"))
+
+
+def test_nothing_is_swapped_where_nothing_can_be(tmp_path: Path) -> None:
+    """No word is long enough: the texts stay."""
+    (tmp_path / "a.txt").write_text("a b\nc d\n")
+    assert read_texts(CorpusSpec.parse(f"{tmp_path}/a.txt,swap=1")) == ["a b", "c d"]
 
 
 def test_a_weight_is_how_often_a_pass_sees_a_corpus() -> None:
