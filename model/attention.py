@@ -1,5 +1,7 @@
 """Scaled dot-product attention: a fused path, an explicit path with the same signature, and the multi-head module.
 
+A third path, for GPUs, takes all texts of a batch at once: :mod:`model.varlen`.
+
 The maps people ask for do not come from the fused kernel, which gives none, nor from switching the whole model to the
 explicit path, which would change everybody's rounding: they are computed once more, in float32, from the same queries
 and keys, for the texts, layers and heads that were asked for, after the embedding's own path has run as always.
@@ -23,6 +25,7 @@ from model.config import EncoderConfig, LayerConfig
 from model.linear import Linear
 from model.masks import padding_mask, text_mask
 from model.positions import rotary_tables, rotate
+from model.varlen import attend_varlen
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor | None]]
 """(query, key, value, mask, dropout) -> (context, weights or None): see :func:`attend_fused`."""
@@ -216,13 +219,20 @@ class MultiHeadAttention(nn.Module):
         if view.rotary is not None:
             query, key = (rotate(heads[:, i], *view.rotary, interleaved=self.interleaved) for i in (0, 1))
             heads = torch.stack((query, key, heads[:, 2]), dim=1)
+        if batch.bounds is None:
+            context = self._attend_groups(heads, batch, view)  # (T, D)
+        else:
+            context = attend_varlen(heads, batch.bounds, window=view.window, causal=view.causal)
+        return self.out(context), [self._maps(heads, maps, view) for maps in wanted]
+
+    def _attend_groups(self, heads: Tensor, batch: PackedBatch, view: LayerView) -> Tensor:
+        """Run the attention core group by group: (T, 3, H, K) -> (T, D)."""
         groups = zip(batch.groups, view.masks, strict=True)
         contexts = [self._attend_group(heads, group, mask) for group, mask in groups]
-        idle = len(hidden_states) - batch.groups[-1].stop
+        idle = len(heads) - batch.groups[-1].stop
         if idle:
-            contexts.append(hidden_states.new_zeros(idle, hidden_states.shape[1]))
-        context = contexts[0] if len(contexts) == 1 else torch.cat(contexts)  # (T, D)
-        return self.out(context), [self._maps(heads, maps, view) for maps in wanted]
+            contexts.append(heads.new_zeros(idle, self.num_heads * self.head_size))
+        return contexts[0] if len(contexts) == 1 else torch.cat(contexts)
 
     def _attend_group(self, heads: Tensor, group: Group, mask: Tensor | None) -> Tensor:
         """Run the attention core for one group: (T, 3, H, K) -> (tokens of the group, D)."""

@@ -1,13 +1,15 @@
 """From lists of ids to packed tensors, and where each text stands in them.
 
 Texts are packed without padding: every linear layer and norm sees ``(T, D)``. Only the attention core needs texts side
-by side; for that, texts of like length form a :class:`Group`, padded to the longest of them and masked.
+by side; for that, texts of like length form a :class:`Group`, padded to the longest of them and masked. Where a kernel
+takes texts of any lengths, it needs no more than :class:`TextBounds`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -63,6 +65,38 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class TextBounds:
+    """Where texts begin and end, as a kernel for texts of any lengths takes it (see :mod:`model.varlen`).
+
+    Attributes
+    ----------
+    starts : Tensor, shape (B + 1,), int32
+        The first token of each text, and the end of the last: what the field calls ``cu_seqlens``.
+    longest : int
+    num_seen : Tensor, shape (B,), int32, or None
+        How many leading tokens of each text are looked at; None where all are.
+    """
+
+    starts: Tensor
+    longest: int
+    num_seen: Tensor | None = None
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], num_seen: Sequence[int], device: torch.device | None = None) -> TextBounds:
+        """Bound texts of these lengths that stand one after another."""
+        starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+        seen = None if list(num_seen) == list(lengths) else torch.tensor(num_seen, dtype=torch.int32)
+        return cls(to_device(starts, device), max(lengths), None if seen is None else to_device(seen, device))
+
+
+def to_device(tensor: Tensor, device: torch.device | None) -> Tensor:
+    """Bring a new tensor where it is needed; to a GPU from pinned memory, so that nobody waits for the copy."""
+    if device is not None and device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor
+
+
+@dataclass(frozen=True, slots=True)
 class PackedBatch:
     """Texts ready for the encoder: shortest first, and behind them, again so, those with tokens that nobody looks at.
 
@@ -78,6 +112,9 @@ class PackedBatch:
     num_seen : tuple of B ints
         How many of its leading tokens are looked at.
     groups : tuple of Group
+        Empty where there are ``bounds``.
+    bounds : TextBounds or None
+        What the attention core takes in place of groups, if its kernel takes texts of any lengths.
     """
 
     input_ids: Tensor
@@ -88,10 +125,15 @@ class PackedBatch:
     order: tuple[int, ...]
     num_seen: tuple[int, ...]
     groups: tuple[Group, ...]
+    bounds: TextBounds | None = None
 
 
 def pack(
-    inputs: Sequence[EncodeInput], device: torch.device | None = None, max_padding: float = MAX_GROUP_PADDING
+    inputs: Sequence[EncodeInput],
+    device: torch.device | None = None,
+    max_padding: float = MAX_GROUP_PADDING,
+    *,
+    varlen: bool = False,
 ) -> PackedBatch:
     """Concatenate texts, shortest first, and group them for attention.
 
@@ -106,6 +148,8 @@ def pack(
     max_padding : float
         Share of a group's slots that may be padding. With 0 the attention core does the same for a text whoever its
         neighbours are, to the last bit.
+    varlen : bool
+        Whether the attention core takes texts of any lengths: it gets their bounds then, and no groups.
     """
     order = sorted(range(len(inputs)), key=lambda index: (inputs[index].hides_tokens, inputs[index].num_tokens))
     lengths = [inputs[index].num_tokens for index in order]
@@ -118,10 +162,8 @@ def pack(
         ids += inputs[index].input_ids
         types += inputs[index].token_type_ids
     positions = [position for length in lengths for position in range(length)]
-    columns = torch.tensor([ids, types, positions])  # (3, T)
-    if device is not None and device.type == "cuda":
-        columns = columns.pin_memory().to(device, non_blocking=True)
-    else:
+    columns = to_device(torch.tensor([ids, types, positions]), device)  # (3, T)
+    if not columns.is_cuda:
         columns = F.pad(columns, (0, rounded_rows(len(ids)) - len(ids)))
     return PackedBatch(
         input_ids=columns[0],
@@ -131,7 +173,8 @@ def pack(
         starts=tuple(starts),
         order=tuple(order),
         num_seen=tuple(num_seen),
-        groups=tuple(_groups(lengths, num_seen, starts, device, max_padding)),
+        groups=() if varlen else tuple(_groups(lengths, num_seen, starts, device, max_padding)),
+        bounds=TextBounds.of(lengths, num_seen, device) if varlen else None,
     )
 
 

@@ -55,6 +55,7 @@ from model.pooling import Pooling, Spans
 from model.rows import PackedStates, RowMaker, make_heads, to_array
 from model.similarity import Projection, WideArray, similarity_map
 from model.tokenizer import SpecialTokens, Text, Tokenizer
+from model.varlen import has_varlen_kernel
 
 Run = Callable[[Sequence[EncodeInput], Sequence[OutputSpec]], list[Row]]
 
@@ -127,6 +128,8 @@ class Embedder:
         dense: Sequence[Dense],
         device: torch.device,
         dtype: str,
+        *,
+        varlen: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self.config = loaded.encoder.config
@@ -141,6 +144,7 @@ class Embedder:
         self._row_maker = RowMaker(self.pooling, self._dense, heads)
         # rounding that differs with the padding of a group would tip a byte over to the next, and many behind it
         self._max_padding = 0.0 if dtype == "int8" else MAX_GROUP_PADDING
+        self._varlen = varlen
         self._lanes = Lanes(torch.get_num_threads() if device.type == "cpu" else 1)
         width = folder.dense[-1].out_features if folder.dense else self.config.hidden_size
         self.dimensions: int = width if folder.kind == "embedding" else 0
@@ -214,9 +218,9 @@ class Embedder:
         if is_int8:
             _quantize(loaded.encoder, tokenizer)
         dense = [load_dense(config, place) for config in described.dense]
-        return cls(
-            described, loaded, tokenizer, dense, place, "int8" if is_int8 else str(number_format).removeprefix("torch.")
-        )
+        name = "int8" if is_int8 else str(number_format).removeprefix("torch.")
+        varlen = attention == "fused" and has_varlen_kernel(loaded.encoder.config, number_format, place)
+        return cls(described, loaded, tokenizer, dense, place, name, varlen=varlen)
 
     def encode(
         self,
@@ -307,7 +311,7 @@ class Embedder:
     @torch.inference_mode()
     def _run_part(self, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
         """Run a batch, or the part of one, on this thread. Parameters, returns and errors as :meth:`run`."""
-        batch = pack(inputs, self.device, self._max_padding)
+        batch = pack(inputs, self.device, self._max_padding, varlen=self._varlen)
         packed_inputs, packed_specs = [inputs[index] for index in batch.order], [specs[index] for index in batch.order]
         selections, tables = [spec.attention for spec in packed_specs], [item.tokens for item in packed_inputs]
         output = self._encoder(batch, selections, tables)
@@ -318,7 +322,7 @@ class Embedder:
 
     def padding_ratio(self, num_tokens: Sequence[int]) -> float:
         """Share of padding in what the attention core computes for a batch of texts of so many tokens, run whole."""
-        return padding_ratio(num_tokens, self._max_padding)
+        return 0.0 if self._varlen else padding_ratio(num_tokens, self._max_padding)
 
     @property
     def own_output(self) -> OutputSpec:

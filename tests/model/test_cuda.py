@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from model.batch import pack
+from model.contract import EncodeInput
 from model.embedder import Embedder
+from model.encoder import Encoder
+from model.varlen import has_varlen_kernel
 from tests.model.answers import (
     MINILM,
     TOLERANCES,
@@ -16,6 +21,7 @@ from tests.model.answers import (
     seed_answers,
     shuffled,
 )
+from tests.model.test_encoder import CONFIGS, make_texts
 from tests.model.test_reference import convert_seed
 
 pytestmark = pytest.mark.cuda
@@ -38,3 +44,16 @@ def test_seeds(document: str, dtype: str, tmp_path: Path) -> None:
     embedder = Embedder.load(convert_seed(document, tmp_path), dtype=dtype, device="cuda")
     for size in (1, 3):
         check_seed(embedder, seed_answers(document), shuffled(3, size, size), TOLERANCES["cuda", dtype])
+
+
+@pytest.mark.parametrize("family", [name for name, config in CONFIGS.items() if config.positions != "relative"])
+@torch.inference_mode()
+def test_texts_of_any_lengths_in_one_call(family: str) -> None:
+    """On GPUs of capability 8.0 and newer every family that can attend without groups does, with the same states."""
+    config, device = CONFIGS[family], torch.device("cuda")
+    assert has_varlen_kernel(config, torch.bfloat16, device) == (torch.cuda.get_device_capability() >= (8, 0))
+    torch.manual_seed(3)
+    encoder = Encoder(config).eval().to(device, torch.bfloat16)
+    texts = [*make_texts((8, 9, 10, 10, 3)), EncodeInput([3, 4, 5, 6], [0] * 4, 4, num_seen=2)]
+    grouped, free = (encoder(pack(texts, device, varlen=varlen)).last_hidden_state.float() for varlen in (False, True))
+    torch.testing.assert_close(free, grouped, rtol=0, atol=0.05)
