@@ -1,7 +1,8 @@
 """Where the time of a batch goes, operator by operator, for each number format.
 
 The profiler of PyTorch counts the time that an operator takes itself, without those it calls. It costs a few
-microseconds a call, so batches are full ones. ``python -m bench.operators`` prints a table for docs/performance.md.
+microseconds a call, so batches are full ones. It sees the thread that asks alone, so there is one, as each lane is one.
+``python -m bench.operators`` prints a table for docs/performance.md.
 """
 
 from __future__ import annotations
@@ -36,7 +37,13 @@ def group_of(operator: str) -> str:
 
 
 def shares(embedder: Embedder, texts: Iterable[str]) -> dict[str, float]:
-    """Profile one pass over ``texts``: row of the table -> its share of all operators' own time."""
+    """Profile one pass over ``texts``: row of the table -> its share of all operators' own time.
+
+    Raises
+    ------
+    RuntimeError
+        If next to nothing ran where the profiler looks.
+    """
     many = list(texts)
     embedder.encode(many, batch_tokens=BATCH_TOKENS)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
@@ -45,6 +52,8 @@ def shares(embedder: Embedder, texts: Iterable[str]) -> dict[str, float]:
     for event in profiler.key_averages():
         if "::" in event.key:
             times[group_of(event.key)] += event.self_cpu_time_total
+    if "linear layers" not in times:
+        raise RuntimeError("the profiler saw no linear layer: the texts ran on threads that it does not watch")
     return {group: time / times.total() for group, time in times.items()}
 
 
@@ -60,7 +69,7 @@ def main() -> None:
         formats.insert(1, "bfloat16")
     columns: dict[str, dict[str, float]] = {}
     for dtype in formats:
-        embedder = Embedder.load(arguments.model, dtype=dtype, device="cpu")
+        embedder = Embedder.load(arguments.model, dtype=dtype, device="cpu", threads=1)
         for text_set in arguments.sets:
             columns[f"{dtype}, {text_set}"] = shares(embedder, read_texts(text_set, arguments.texts))
     print(f"| share of the time | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}")
