@@ -23,6 +23,35 @@ MAX_GROUP_PADDING = 0.1
 
 
 @dataclass(frozen=True, slots=True)
+class Grouping:
+    """How texts form groups: what suits the attention core that runs them.
+
+    Attributes
+    ----------
+    max_padding : float
+        Share of a group's slots that may be padding, to hold texts of several lengths.
+    free_slots : int
+        Slots that may be padding whatever their share is, since one more call of the attention core costs more. With
+        neither share nor slots the core does the same for a text whoever its neighbours are, to the last bit.
+    align : int
+        Lengths of groups are rounded up to a multiple of this, where a quarter of it or less is missing.
+    """
+
+    max_padding: float = MAX_GROUP_PADDING
+    free_slots: int = 0
+    align: int = 1
+
+    def padded_length(self, longest: int) -> int:
+        """Return the slots of each text of a group whose longest text has so many tokens."""
+        missing = -longest % self.align
+        return longest + missing if missing <= self.align // 4 else longest
+
+
+GROUPING = Grouping()
+"""Groups of like length, with nothing that only some processors gain by."""
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Texts whose attention runs in one call.
 
@@ -129,11 +158,7 @@ class PackedBatch:
 
 
 def pack(
-    inputs: Sequence[EncodeInput],
-    device: torch.device | None = None,
-    max_padding: float = MAX_GROUP_PADDING,
-    *,
-    varlen: bool = False,
+    inputs: Sequence[EncodeInput], device: torch.device | None = None, grouping: Grouping | None = GROUPING
 ) -> PackedBatch:
     """Concatenate texts, shortest first, and group them for attention.
 
@@ -145,11 +170,8 @@ def pack(
         Each with at least one token.
     device : torch.device, optional
         Where the tensors go; the copy to a GPU is asynchronous, from pinned memory.
-    max_padding : float
-        Share of a group's slots that may be padding. With 0 the attention core does the same for a text whoever its
-        neighbours are, to the last bit.
-    varlen : bool
-        Whether the attention core takes texts of any lengths: it gets their bounds then, and no groups.
+    grouping : Grouping or None
+        None where the attention core takes texts of any lengths: it gets their bounds then, and no groups.
     """
     order = sorted(range(len(inputs)), key=lambda index: (inputs[index].hides_tokens, inputs[index].num_tokens))
     lengths = [inputs[index].num_tokens for index in order]
@@ -173,8 +195,8 @@ def pack(
         starts=tuple(starts),
         order=tuple(order),
         num_seen=tuple(num_seen),
-        groups=() if varlen else tuple(_groups(lengths, num_seen, starts, device, max_padding)),
-        bounds=TextBounds.of(lengths, num_seen, device) if varlen else None,
+        groups=() if grouping is None else tuple(_groups(lengths, num_seen, starts, device, grouping)),
+        bounds=TextBounds.of(lengths, num_seen, device) if grouping is None else None,
     )
 
 
@@ -189,8 +211,8 @@ def rounded_rows(num_tokens: int) -> int:
     return -(-num_tokens // step) * step
 
 
-def group_bounds(lengths: Sequence[int], max_padding: float = MAX_GROUP_PADDING) -> Iterator[tuple[int, int]]:
-    """Cut ascending lengths into runs, each with at most ``max_padding`` of its slots padded.
+def group_bounds(lengths: Sequence[int], grouping: Grouping = GROUPING) -> Iterator[tuple[int, int]]:
+    """Cut ascending lengths into runs, each with as many padded slots as ``grouping`` allows before it is aligned.
 
     Yields
     ------
@@ -200,7 +222,7 @@ def group_bounds(lengths: Sequence[int], max_padding: float = MAX_GROUP_PADDING)
     first, tokens = 0, 0
     for index, length in enumerate(lengths):
         slots = (index - first + 1) * length
-        if index > first and slots - tokens - length > max_padding * slots:
+        if index > first and slots - tokens - length > max(grouping.max_padding * slots, grouping.free_slots):
             yield first, index
             first, tokens = index, 0
         tokens += length
@@ -208,11 +230,14 @@ def group_bounds(lengths: Sequence[int], max_padding: float = MAX_GROUP_PADDING)
         yield first, len(lengths)
 
 
-def padding_ratio(lengths: Sequence[int], max_padding: float = MAX_GROUP_PADDING) -> float:
+def padding_ratio(lengths: Sequence[int], grouping: Grouping | None = GROUPING) -> float:
     """Share of the attention core's slots that are padding, for texts of these lengths."""
+    if grouping is None or not lengths:
+        return 0.0
     ordered = sorted(lengths)
-    slots = sum((stop - first) * ordered[stop - 1] for first, stop in group_bounds(ordered, max_padding))
-    return 1.0 - sum(ordered) / slots if slots else 0.0
+    bounds = group_bounds(ordered, grouping)
+    slots = sum((stop - first) * grouping.padded_length(ordered[stop - 1]) for first, stop in bounds)
+    return 1.0 - sum(ordered) / slots
 
 
 def _groups(
@@ -220,24 +245,26 @@ def _groups(
     num_seen: Sequence[int],
     starts: Sequence[int],
     device: torch.device | None,
-    max_padding: float,
+    grouping: Grouping,
 ) -> Iterator[Group]:
     """Build the groups of a batch: of the texts that are seen whole, and of the others, whose lengths ascend each."""
     num_whole = sum(seen == length for seen, length in zip(num_seen, lengths, strict=True))
-    bounds = [*group_bounds(lengths[:num_whole], max_padding)]
-    bounds += [(num_whole + first, num_whole + last) for first, last in group_bounds(lengths[num_whole:], max_padding)]
+    bounds = [*group_bounds(lengths[:num_whole], grouping)]
+    others = group_bounds(lengths[num_whole:], grouping)
+    bounds += [(num_whole + first, num_whole + last) for first, last in others]
     for first, last in bounds:
-        longest, num_texts = lengths[last - 1], last - first
-        start, stop = starts[first], starts[last - 1] + longest
-        seen = padding_mask(num_seen[first:last], longest, device) if first >= num_whole else None  # (B, L)
-        if lengths[first] == longest:
-            yield Group(start, stop, num_texts, longest, seen=seen)
+        num_texts = last - first
+        start, stop = starts[first], starts[last - 1] + lengths[last - 1]
+        slots = grouping.padded_length(lengths[last - 1])
+        seen = padding_mask(num_seen[first:last], slots, device) if first >= num_whole else None  # (B, L)
+        if lengths[first] == slots:
+            yield Group(start, stop, num_texts, slots, seen=seen)
         else:
-            mask = padding_mask(lengths[first:last], longest, device)  # (B, L)
+            mask = padding_mask(lengths[first:last], slots, device)  # (B, L)
             firsts = torch.tensor(starts[first:last], device=device).unsqueeze(1)  # (B, 1)
-            padded_from = (firsts + torch.arange(longest, device=device) * mask).flatten()
+            padded_from = (firsts + torch.arange(slots, device=device) * mask).flatten()
             packed_from = mask.flatten().nonzero().squeeze(1)
-            yield Group(start, stop, num_texts, longest, mask, padded_from, packed_from, seen)
+            yield Group(start, stop, num_texts, slots, mask, padded_from, packed_from, seen)
 
 
 def cut_by_tokens(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

@@ -17,10 +17,11 @@ from typing import Literal
 import numpy as np
 import torch
 
-from model.attention import Attend, attend_explicit, attend_fused
-from model.batch import MAX_GROUP_PADDING, cut_by_tokens, pack, padding_ratio
+from model.attention import FREE_SLOTS, VECTOR, Attend, attend_explicit, attend_fused, attend_products
+from model.batch import GROUPING, MAX_GROUP_PADDING, Grouping, cut_by_tokens, pack, padding_ratio
 from model.calibration import calibration_batches, calibration_texts
 from model.checkpoint import LoadedEncoder, load_dense, load_encoder
+from model.config import EncoderConfig
 from model.contract import (
     AttentionSelection,
     EncodeInput,
@@ -32,7 +33,7 @@ from model.contract import (
     SpecialMode,
     Unit,
 )
-from model.device import available_threads, choose_device, choose_dtype, keep_freed_memory
+from model.device import DTYPES, available_threads, choose_device, choose_dtype, keep_freed_memory
 from model.encoder import Encoder
 from model.errors import (
     AttentionNotSupportedError,
@@ -129,7 +130,7 @@ class Embedder:
         device: torch.device,
         dtype: str,
         *,
-        varlen: bool = False,
+        grouping: Grouping | None = GROUPING,
     ) -> None:
         self.tokenizer = tokenizer
         self.config = loaded.encoder.config
@@ -142,9 +143,7 @@ class Embedder:
         token_head = None if late is None else LateInteractionHead(dense, normalize=late.normalize)
         heads = make_heads(loaded.classifier, loaded.splade, token_head)
         self._row_maker = RowMaker(self.pooling, self._dense, heads)
-        # rounding that differs with the padding of a group would tip a byte over to the next, and many behind it
-        self._max_padding = 0.0 if dtype == "int8" else MAX_GROUP_PADDING
-        self._varlen = varlen
+        self._grouping = grouping
         self._lanes = Lanes(torch.get_num_threads() if device.type == "cpu" else 1)
         width = folder.dense[-1].out_features if folder.dense else self.config.hidden_size
         self.dimensions: int = width if folder.kind == "embedding" else 0
@@ -212,15 +211,18 @@ class Embedder:
         torch.set_num_threads(threads or available_threads())
         keep_freed_memory()
         described = read_folder(Path(folder))
-        loaded = load_encoder(described, number_format, place, ATTENTION_PATHS[attention], pack=not is_int8)
+        attend = ATTENTION_PATHS[attention]
+        if attend is attend_fused and place.type == "cpu" and number_format == torch.bfloat16:
+            attend = attend_products
+        loaded = load_encoder(described, number_format, place, attend, pack=not is_int8)
         tokenizer = make_tokenizer(described, loaded.encoder.config, special_tokens)
         _check_widths(described, loaded)
         if is_int8:
             _quantize(loaded.encoder, tokenizer)
         dense = [load_dense(config, place) for config in described.dense]
         name = "int8" if is_int8 else str(number_format).removeprefix("torch.")
-        varlen = attention == "fused" and has_varlen_kernel(loaded.encoder.config, number_format, place)
-        return cls(described, loaded, tokenizer, dense, place, name, varlen=varlen)
+        grouping = _choose_grouping(attend, loaded.encoder.config, name, place)
+        return cls(described, loaded, tokenizer, dense, place, name, grouping=grouping)
 
     def encode(
         self,
@@ -311,7 +313,7 @@ class Embedder:
     @torch.inference_mode()
     def _run_part(self, inputs: Sequence[EncodeInput], specs: Sequence[OutputSpec]) -> list[Row]:
         """Run a batch, or the part of one, on this thread. Parameters, returns and errors as :meth:`run`."""
-        batch = pack(inputs, self.device, self._max_padding, varlen=self._varlen)
+        batch = pack(inputs, self.device, self._grouping)
         packed_inputs, packed_specs = [inputs[index] for index in batch.order], [specs[index] for index in batch.order]
         selections, tables = [spec.attention for spec in packed_specs], [item.tokens for item in packed_inputs]
         output = self._encoder(batch, selections, tables)
@@ -322,7 +324,7 @@ class Embedder:
 
     def padding_ratio(self, num_tokens: Sequence[int]) -> float:
         """Share of padding in what the attention core computes for a batch of texts of so many tokens, run whole."""
-        return 0.0 if self._varlen else padding_ratio(num_tokens, self._max_padding)
+        return padding_ratio(num_tokens, self._grouping)
 
     @property
     def own_output(self) -> OutputSpec:
@@ -518,6 +520,18 @@ def _true_numbers(
         fault = "names one twice" if numbers else "is empty"
         raise AttentionSelectionError(f"the list of {what} {fault}", param=param)
     return tuple(numbers)
+
+
+def _choose_grouping(attend: Attend, config: EncoderConfig, dtype: str, device: torch.device) -> Grouping | None:
+    """Choose how texts are laid side by side for the attention core that runs them."""
+    if attend is attend_explicit:
+        return GROUPING
+    if device.type == "cuda":
+        return None if has_varlen_kernel(config, DTYPES[dtype], device) else GROUPING
+    if attend is attend_products:
+        return Grouping(free_slots=FREE_SLOTS)
+    # rounding that differs with the padding of a group would tip a byte over to the next, and many behind it
+    return Grouping(0.0 if dtype == "int8" else MAX_GROUP_PADDING, align=VECTOR)
 
 
 def _check_widths(folder: ModelFolder, loaded: LoadedEncoder) -> None:

@@ -269,7 +269,9 @@ class Encoder(nn.Module):
 
     def _views(self, batch: PackedBatch, dtype: torch.dtype) -> dict[LayerConfig, LayerView]:
         """Prepare masks and rotations once for each kind of layer."""
-        bias = None if self.relative_bias is None else self.relative_bias(max(batch.lengths))
+        bias = None
+        if self.relative_bias is not None:
+            bias = self.relative_bias(max(group.length for group in batch.groups))
         return {kind: LayerView.of(kind, self.config, batch, bias, dtype) for kind in set(self.config.layers)}
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.attention import LayerView, attend_explicit, attend_fused, attention_weights
+import model.attention
+from model.attention import LayerView, attend_explicit, attend_fused, attend_products, attention_weights
 from model.batch import pack
 from model.config import LayerConfig
 from model.masks import subsequent_mask, window_mask
@@ -60,6 +61,58 @@ def test_both_paths_are_the_formula(length: int) -> None:
         context, maps = slow_attention(query[0, 1], key[0, 1], value[0, 1], None if mask is None else mask.tolist())
         torch.testing.assert_close(explicit[0, 1], torch.tensor(context), rtol=0, atol=1e-5)
         torch.testing.assert_close(weights[0, 1], torch.tensor(maps), rtol=0, atol=1e-6)
+
+
+@pytest.fixture
+def products_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have few queries computed by products as well."""
+    monkeypatch.setattr(model.attention, "FEWEST_QUERIES", 0)
+
+
+@pytest.mark.usefixtures("products_for_all")
+@pytest.mark.parametrize("at_once", [2**22, 1])
+@pytest.mark.parametrize("length", [*LENGTHS, 96, 131])
+@torch.inference_mode()
+def test_products_are_the_formula(length: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a mask, with one for keys, for pairs, or added to the scores; all queries at once, or some at a time."""
+    monkeypatch.setattr(model.attention, "MAX_SCORES", at_once)
+    query, key, value = random_heads(length)
+    keys = torch.arange(length) < torch.tensor([length, max(1, length - 3)]).unsqueeze(1)  # (B, L)
+    bias = torch.randn(H, length, length, generator=torch.Generator().manual_seed(1))
+    masks = [
+        *masks_for(length),
+        keys[:, None, None],
+        keys[:, None, None] & subsequent_mask(length),
+        bias.expand(B, -1, -1, -1),
+        torch.where(keys[:, None, None], bias, torch.finfo(bias.dtype).min),
+    ]
+    for mask in masks:
+        context, none = attend_products(query, key, value, mask)
+        expected, _ = attend_explicit(query, key, value, mask)
+        torch.testing.assert_close(context, expected, rtol=1e-5, atol=1e-5)
+        assert none is None
+        rounded, _ = attend_products(query.bfloat16(), key.bfloat16(), value.bfloat16(), mask)
+        torch.testing.assert_close(rounded.float(), expected, rtol=0, atol=0.1)
+        assert rounded.dtype == torch.bfloat16
+
+
+@pytest.mark.usefixtures("products_for_all")
+def test_products_give_a_hidden_key_no_weight_at_all() -> None:
+    """Whatever its value is; and equal texts of a group have equal contexts, to the last bit."""
+    query, key, value = (heads.bfloat16() for heads in random_heads(64))
+    mask = (torch.arange(64) < 40).expand(B, 1, 1, 64)
+    context, _ = attend_products(query, key, value, mask)
+    value[:, :, 40:] = 1e30
+    again, _ = attend_products(query, key, value, mask)
+    torch.testing.assert_close(again, context, rtol=0, atol=0)
+    first, second = attend_products(*(heads[:1].expand(B, -1, -1, -1) for heads in (query, key, value)))[0]
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_few_queries_go_to_the_fused_kernel() -> None:
+    """Where the products' own small operations would take longer."""
+    heads = [heads.bfloat16() for heads in random_heads(17)]
+    torch.testing.assert_close(attend_products(*heads)[0], attend_fused(*heads)[0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from model.batch import (
     MAX_GROUP_PADDING,
+    Grouping,
     cut_by_tokens,
     group_bounds,
     pack,
@@ -68,16 +69,16 @@ def test_texts_of_one_length_keep_their_order() -> None:
 
 
 @steady
-@given(lengths_of_texts, st.floats(0, 0.9))
-def test_groups_cover_every_text_once_and_keep_the_bound(lengths: list[int], bound: float) -> None:
-    """Runs follow each other without gap or overlap; none is padded beyond the bound."""
+@given(lengths_of_texts, st.floats(0, 0.9), st.integers(0, 100))
+def test_groups_cover_every_text_once_and_keep_the_bound(lengths: list[int], bound: float, free: int) -> None:
+    """Runs follow each other without gap or overlap; none is padded beyond the share, unless so few slots are free."""
     ordered = sorted(lengths)
     expected_first = 0
-    for first, stop in group_bounds(ordered, bound):
+    for first, stop in group_bounds(ordered, Grouping(bound, free)):
         assert first == expected_first
         assert stop > first
         slots = (stop - first) * ordered[stop - 1]
-        assert slots - sum(ordered[first:stop]) <= bound * slots + 1e-9
+        assert slots - sum(ordered[first:stop]) <= max(bound * slots + 1e-9, free)
         expected_first = stop
     assert expected_first == len(ordered)
 
@@ -86,7 +87,7 @@ def test_groups_cover_every_text_once_and_keep_the_bound(lengths: list[int], bou
 @given(lengths_of_texts)
 def test_no_padding_allowed_means_one_group_a_length(lengths: list[int]) -> None:
     """With a bound of 0 each distinct length is a group, none is cut in two."""
-    assert len(list(group_bounds(sorted(lengths), 0.0))) == len(set(lengths))
+    assert len(list(group_bounds(sorted(lengths), Grouping(0.0)))) == len(set(lengths))
 
 
 def test_like_lengths_share_a_group() -> None:
@@ -94,13 +95,35 @@ def test_like_lengths_share_a_group() -> None:
     assert list(group_bounds([9, 10, 10, 11])) == [(0, 4)]
     assert list(group_bounds([2, 2, 100])) == [(0, 2), (2, 3)]
     assert list(group_bounds([])) == []
+    assert list(group_bounds([4, 20, 20, 100], Grouping(free_slots=16))) == [(0, 3), (3, 4)]
+
+
+def test_a_group_is_made_longer_where_little_is_missing() -> None:
+    """Up to a quarter of the step; a text that is as long as the group is padded then, too."""
+    grouping = Grouping(align=16)
+    assert [grouping.padded_length(length) for length in (1, 11, 12, 16, 17, 27, 28, 32)] == [
+        1,
+        11,
+        16,
+        16,
+        17,
+        27,
+        32,
+        32,
+    ]
+    [group] = pack(make_inputs([30, 30, 30]), grouping=grouping).groups
+    assert (group.length, group.num_texts) == (32, 3)
+    assert group.mask is not None
+    assert group.mask.sum(1).tolist() == [30] * 3
+    assert padding_ratio([30] * 3, grouping) == pytest.approx(2 / 32)
+    assert [Grouping().padded_length(length) for length in (30, 31)] == [30, 31]
 
 
 @steady
-@given(lengths_of_texts)
-def test_pad_and_pack_are_inverse(lengths: list[int]) -> None:
+@given(lengths_of_texts, st.sampled_from([Grouping(), Grouping(align=16), Grouping(free_slots=64)]))
+def test_pad_and_pack_are_inverse(lengths: list[int], grouping: Grouping) -> None:
     """Laid side by side and packed again, every row of every group is where it was; padding is the text's own."""
-    batch = pack(make_inputs(lengths))
+    batch = pack(make_inputs(lengths), grouping=grouping)
     packed = torch.arange(1, sum(lengths) + 1, dtype=torch.float32).unsqueeze(1).repeat(1, 2)  # (T, 2)
     again = []
     place = 0
@@ -124,11 +147,11 @@ def test_pad_and_pack_are_inverse(lengths: list[int]) -> None:
 
 
 @steady
-@given(lengths_of_texts)
-def test_the_padding_ratio_is_the_share_of_empty_slots(lengths: list[int]) -> None:
-    """What is reported is what the batch's own groups have, and stays below the bound."""
-    slots = sum(group.num_texts * group.length for group in pack(make_inputs(lengths)).groups)
-    assert padding_ratio(lengths) == pytest.approx(1 - sum(lengths) / slots)
+@given(lengths_of_texts, st.sampled_from([Grouping(), Grouping(align=16), Grouping(free_slots=64)]))
+def test_the_padding_ratio_is_the_share_of_empty_slots(lengths: list[int], grouping: Grouping) -> None:
+    """What is reported is what the batch's own groups have, and stays below the bound where there is but that."""
+    slots = sum(group.num_texts * group.length for group in pack(make_inputs(lengths), grouping=grouping).groups)
+    assert padding_ratio(lengths, grouping) == pytest.approx(1 - sum(lengths) / slots)
     assert 0 <= padding_ratio(lengths) <= MAX_GROUP_PADDING + 1e-9
 
 
@@ -136,6 +159,7 @@ def test_nothing_has_no_padding() -> None:
     """No texts, no slots, no division by zero; equal texts have no padding either."""
     assert padding_ratio([]) == 0.0
     assert padding_ratio([7, 7, 7]) == 0.0
+    assert padding_ratio([7, 9], None) == 0.0
 
 
 @steady
@@ -158,10 +182,10 @@ def test_batches_are_filled() -> None:
 
 def test_no_padding_where_none_is_allowed() -> None:
     """Only texts of one length share a group."""
-    batch = pack(make_inputs([19, 20, 19, 18]), max_padding=0.0)
+    batch = pack(make_inputs([19, 20, 19, 18]), grouping=Grouping(0.0))
     assert [(group.num_texts, group.length) for group in batch.groups] == [(1, 18), (2, 19), (1, 20)]
     assert all(group.mask is None for group in batch.groups)
-    assert padding_ratio([19, 20, 19, 18], max_padding=0.0) == 0.0
+    assert padding_ratio([19, 20, 19, 18], grouping=Grouping(0.0)) == 0.0
 
 
 @steady

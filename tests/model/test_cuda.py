@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.batch import pack
+from model.batch import GROUPING, pack
 from model.contract import EncodeInput
 from model.embedder import Embedder
 from model.encoder import Encoder
@@ -55,5 +55,5 @@ def test_texts_of_any_lengths_in_one_call(family: str) -> None:
     torch.manual_seed(3)
     encoder = Encoder(config).eval().to(device, torch.bfloat16)
     texts = [*make_texts((8, 9, 10, 10, 3)), EncodeInput([3, 4, 5, 6], [0] * 4, 4, num_seen=2)]
-    grouped, free = (encoder(pack(texts, device, varlen=varlen)).last_hidden_state.float() for varlen in (False, True))
+    grouped, free = (encoder(pack(texts, device, grouping)).last_hidden_state.float() for grouping in (GROUPING, None))
     torch.testing.assert_close(free, grouped, rtol=0, atol=0.05)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import model.attention
-from model.attention import attend_explicit, attend_fused, attention_weights
-from model.batch import pack
+from model.attention import attend_explicit, attend_fused, attend_products, attention_weights
+from model.batch import GROUPING, Grouping, pack
 from model.config import EncoderConfig, LayerConfig, RotaryConfig
 from model.contract import AttentionSelection, EncodeInput, RolloutSelection, TextAttention, TokenTable
 from model.encoder import Encoder, FeedForward, StdNorm, make_norm
@@ -87,7 +87,13 @@ CONFIGS = {
         positions="relative", relative_num_buckets=8, relative_max_distance=10, layers=(LayerConfig(window=2),) * 2
     ),
 }
-cores = pytest.mark.parametrize("core", [attend_fused, attend_explicit])
+cores = pytest.mark.parametrize("core", [attend_fused, attend_products, attend_explicit])
+
+
+@pytest.fixture(autouse=True)
+def products_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the few queries of these texts computed by products, where those are asked for."""
+    monkeypatch.setattr(model.attention, "FEWEST_QUERIES", 0)
 
 
 def make_encoder(config: EncoderConfig, attend: object = attend_fused) -> Encoder:
@@ -111,10 +117,10 @@ def make_texts(lengths: tuple[int, ...] = LENGTHS) -> list[EncodeInput]:
 
 
 def run(
-    encoder: Encoder, texts: list[EncodeInput], selection: AttentionSelection | None
+    encoder: Encoder, texts: list[EncodeInput], selection: AttentionSelection | None, grouping: Grouping = GROUPING
 ) -> list[tuple[Tensor, Tensor | None]]:
     """Encode a batch; states and maps of each text in the texts' own order."""
-    batch = pack(texts)
+    batch = pack(texts, grouping=grouping)
     with torch.inference_mode():
         output = encoder(batch, [selection] * len(texts))
     results: list[tuple[Tensor, Tensor | None]] = [(torch.empty(0), None)] * len(texts)
@@ -152,6 +158,19 @@ def test_every_choice_agrees_with_the_slow_encoder(name: str, core: object) -> N
         assert maps.dtype == torch.float32
         torch.testing.assert_close(maps.double(), expected_maps, rtol=0, atol=1e-5)
         torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]), rtol=0, atol=1e-6)
+
+
+@cores
+@pytest.mark.parametrize("grouping", [Grouping(align=16), Grouping(0.0), Grouping(free_slots=64)])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_how_texts_are_grouped_changes_no_answer(name: str, grouping: Grouping, core: object) -> None:
+    """Longer groups, groups of one length, groups of many."""
+    encoder = make_encoder(CONFIGS[name], core)
+    results = zip(slow_answers(name), run(encoder, make_texts(), all_maps(CONFIGS[name]), grouping), strict=True)
+    for (expected_states, expected_maps), (states, maps) in results:
+        assert maps is not None
+        torch.testing.assert_close(states.double(), expected_states, rtol=0, atol=2e-5)
+        torch.testing.assert_close(maps.double(), expected_maps, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -400,7 +419,7 @@ def test_a_norm_has_its_own_eps_and_bias(kind: str) -> None:
 # --- training ---
 
 
-@cores
+@pytest.mark.parametrize("core", [attend_fused, attend_explicit])
 @pytest.mark.parametrize("name", ["bert", "seed 0", "seed 2", "mpnet", "modernbert"])
 def test_every_parameter_learns(name: str, core: object) -> None:
     """In training mode with dropout the gradient of every parameter is finite, and not zero throughout."""

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn.attention import varlen
 
 import model.embedder
-from model.attention import attention_weights
-from model.batch import TextBounds, pack
+from model.attention import Attend, attention_weights
+from model.batch import Grouping, TextBounds, pack
+from model.config import EncoderConfig
 from model.contract import AttentionSelection, EncodeInput
 from model.embedder import Embedder
 from model.encoder import Encoder
@@ -79,7 +80,7 @@ def test_every_family_gives_what_it_gives_in_groups(family: str, causal: bool) -
     encoder = Encoder(config).eval()
     texts = [*make_texts((8, 9, 10, 10, 3)), *(EncodeInput([3, 4, 5, 6], [0] * 4, 4, num_seen=seen) for seen in (2, 3))]
     selection = AttentionSelection(tuple(range(config.num_hidden_layers)), (0, 1))
-    packs = [pack(texts), pack(texts, varlen=True)]
+    packs = [pack(texts), pack(texts, grouping=None)]
     grouped, free = (encoder(batch, [selection] * len(texts)) for batch in packs)
     num_tokens = sum(packs[0].lengths)
     torch.testing.assert_close(
@@ -135,7 +136,13 @@ def test_an_embedder_with_the_kernel_pads_nothing(monkeypatch: pytest.MonkeyPatc
     """Same embeddings; the explicit path stays explicit."""
     texts = ["a cat sat on the mat", "a dog", "one more sentence, longer than all of the others before it"]
     plain = Embedder.load(MINILM, dtype="float32", device="cpu", threads=1, attention=attention)
+    choose = model.embedder._choose_grouping
+
+    def as_on_a_gpu(attend: Attend, config: EncoderConfig, dtype: str, _: torch.device) -> Grouping | None:
+        return choose(attend, config, dtype, torch.device("cuda"))
+
     monkeypatch.setattr(model.embedder, "has_varlen_kernel", lambda *_: True)
+    monkeypatch.setattr(model.embedder, "_choose_grouping", as_on_a_gpu)
     embedder = Embedder.load(MINILM, dtype="float32", device="cpu", threads=1, attention=attention)
     np.testing.assert_allclose(embedder.encode(texts), plain.encode(texts), atol=1e-6)
     lengths = [9, 10, 11, 11]
