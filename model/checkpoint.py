@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from model.attention import Attend, attend_fused
+from model.attention_cores import Attend, attend_fused
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.files import check_file, inside, is_there, read_text, shown

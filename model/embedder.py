@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from model.attention import FREE_SLOTS, VECTOR, Attend, attend_explicit, attend_fused, attend_products
+from model.attention_cores import FREE_SLOTS, VECTOR, Attend, attend_explicit, attend_fused, attend_products
 from model.batch import GROUPING, MAX_GROUP_PADDING, Grouping, cut_by_tokens, pack, padding_ratio
 from model.calibration import calibration_batches, calibration_texts
 from model.checkpoint import LoadedEncoder, load_dense, load_encoder

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from model.attention import Attend, LayerView, MultiHeadAttention, WantedMaps, attend_fused
+from model.attention import LayerView, MultiHeadAttention, WantedMaps
+from model.attention_cores import Attend, attend_fused
 from model.batch import PackedBatch
 from model.collector import AttentionCollector
 from model.config import EncoderConfig, LayerConfig, NormKind

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 import model.attention
-from model.attention import attend_explicit, attend_fused, attend_products, attention_weights
+import model.attention_cores
+from model.attention_cores import attend_explicit, attend_fused, attend_products, attention_weights
 from model.batch import GROUPING, Grouping, pack
 from model.config import EncoderConfig, LayerConfig, RotaryConfig
 from model.contract import AttentionSelection, EncodeInput, RolloutSelection, TextAttention, TokenTable
@@ -93,7 +94,7 @@ cores = pytest.mark.parametrize("core", [attend_fused, attend_products, attend_e
 @pytest.fixture(autouse=True)
 def products_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the few queries of these texts computed by products, where those are asked for."""
-    monkeypatch.setattr(model.attention, "FEWEST_QUERIES", 0)
+    monkeypatch.setattr(model.attention_cores, "FEWEST_QUERIES", 0)
 
 
 def make_encoder(config: EncoderConfig, attend: object = attend_fused) -> Encoder:

@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model.attention import attend_explicit, attend_fused, attention_weights
+from model.attention_cores import attend_explicit, attend_fused, attention_weights
 from model.maps import membership, merge_words, reduce_heads
 from model.tokenizer import Tokenizer, TokenizerConfig
 from tests.model.folders import wordpiece

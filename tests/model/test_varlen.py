@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import varlen
 
 import model.embedder
-from model.attention import Attend, attention_weights
+from model.attention_cores import Attend, attention_weights
 from model.batch import Grouping, TextBounds, pack
 from model.config import EncoderConfig
 from model.contract import AttentionSelection, EncodeInput
