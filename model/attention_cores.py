@@ -1,8 +1,8 @@
 """The attention core, scaled dot-product attention: three functions of one signature.
 
-:func:`attend_fused` is the kernel that PyTorch has for the device, :func:`attend_products` is faster in bfloat16 on a
-CPU, :func:`attend_explicit` reads as the formula does. What GPUs have for texts of any lengths takes other parameters:
-:mod:`model.varlen`.
+:func:`attend_fused` is the kernel that PyTorch has for the device, :func:`attend_alone` is faster in bfloat16 on a CPU
+for long texts, :func:`attend_explicit` reads as the formula does. What GPUs have for texts of any lengths takes other
+parameters: :mod:`model.varlen`.
 
 References: Vaswani et al. 2017, section 3.2.1; the functions ``attention`` of both documents in seeds/.
 """
@@ -46,63 +46,47 @@ def attend_fused(
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout), None
 
 
-KEY_BLOCK = 32
-"""oneDNN multiplies bfloat16 in blocks of so many columns: 36 keys take longer than 64."""
-
-FEWEST_QUERIES = 128
-"""Queries from which :func:`attend_products` is worth its many small operations: about 0.1 ms."""
-
-FREE_SLOTS = 64
-"""Queries that it computes in that time."""
+LONG_TEXT = 112
+"""Tokens from which :func:`attend_alone` is faster than the fused kernel."""
 
 MAX_SCORES = 2**22
-"""Scores that :func:`attend_products` holds at a time, 8 MB: all of four texts of 256 tokens and 12 heads."""
+"""Scores that :func:`attend_alone` may hold, 8 MB: of texts up to 512 tokens with 16 heads."""
 
 
-def attend_products(
+def attend_alone(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend with batched products of oneDNN, which are faster in bfloat16 than the fused kernel of a CPU.
+    """Attend with two products over all heads, if this is one long text without a mask; else as :func:`attend_fused`.
 
-    They use instructions that PyTorch's kernel does not, and are a few calls, where that one multiplies anew for each
-    text, head and block of queries. Scores are rounded to bfloat16 on the way, as in that kernel they are not. Of long
-    texts some queries' scores are computed at a time. Few short texts go to the fused kernel all the same, and so does
-    what is to have dropout. For inference: nothing here has a gradient.
+    oneDNN's products use instructions of bfloat16 that PyTorch's kernel does not, and are two calls, where that one
+    multiplies anew for each head and block of queries. Scores are rounded to bfloat16 on the way, as in that kernel
+    they are not. For inference: nothing here has a gradient.
 
     Parameters and returns as :func:`attend_fused`.
     """
     num_texts, num_heads, length, width = query.shape
-    if dropout or num_texts * length < FEWEST_QUERIES:
+    slots = rounded_length(length)
+    is_suited = num_texts == 1 and length >= LONG_TEXT and num_heads * slots**2 <= MAX_SCORES
+    if not is_suited or mask is not None or dropout:
         return attend_fused(query, key, value, mask, dropout)
-    slots = length + -length % KEY_BLOCK
-    lowest = torch.finfo(query.dtype).min
-    # One column more of both says what a key's score is lowered by: it costs less than a pass over the scores. It is
-    # two, since bfloat16 is multiplied in pairs.
-    queries, keys = query.new_zeros(2, num_texts, num_heads, slots, width + 2)
-    values = query.new_zeros(num_texts, num_heads, slots, width)
-    queries[:, :, :length, :width], keys[:, :, :length, :width], values[:, :, :length] = query, key, value
-    queries[..., width] = 1.0
-    keys[:, :, length:, width] = lowest
-    bias = None  # (B or 1, H or 1, L, slots), of what is not the same for every query
-    if mask is not None:
-        mask = mask[(None,) * (4 - mask.dim())]
-        lowered = query.new_zeros(()).where(mask, lowest) if mask.dtype == torch.bool else mask
-        if mask.shape[1:3] == (1, 1):
-            keys[:, :, :length, width] = lowered[:, :, 0]
-        else:
-            bias = F.pad(lowered, (0, slots - length))
-    context = torch.empty_like(query)
-    step = max(KEY_BLOCK, MAX_SCORES // (num_texts * num_heads * slots))
-    for start in range(0, length, step):
-        stop = min(start + step, length)
-        some, every = queries[:, :, start:stop].flatten(0, 1), keys.flatten(0, 1)
-        scores = torch.baddbmm(query.new_zeros(()), some, every.transpose(1, 2), beta=0, alpha=width**-0.5)
-        if bias is not None:
-            scores.view(num_texts, num_heads, stop - start, slots).add_(bias[:, :, start:stop])
-        torch.softmax(scores, dim=-1, out=scores)  # (B * H, some of L, slots)
-        part = torch.bmm(scores, values.flatten(0, 1))
-        context[:, :, start:stop] = part.view(num_texts, num_heads, stop - start, width)
-    return context, None
+    rows = query.new_zeros(3, num_heads, slots, width)
+    for padded, own in zip(rows, (query, key, value), strict=True):
+        padded[:, :length] = own[0]
+    queries, keys, values = rows
+    scores = torch.baddbmm(query.new_zeros(()), queries, keys.transpose(1, 2), beta=0, alpha=width**-0.5)
+    scores[:, :, length:] = torch.finfo(scores.dtype).min
+    torch.softmax(scores, dim=-1, out=scores)  # (H, slots, slots)
+    return torch.bmm(scores, values)[None, :, :length], None
+
+
+def rounded_length(length: int) -> int:
+    """Round up to one of a few lengths, four from each power of two to the next, all multiples of 32.
+
+    oneDNN compiles both products for every length that it meets: about 1 ms and 1.5 MB, kept for as long as the process
+    lives. It multiplies in blocks of 32, so that 188 tokens take longer than 192.
+    """
+    step = max(32, 1 << max(0, (length - 1).bit_length() - 3))
+    return length + -length % step
 
 
 def attend_explicit(

@@ -22,6 +22,10 @@ MAX_GROUP_PADDING = 0.1
 """Share of a group's slots that may be padding before a new group is begun (measured: see docs/decisions.md)."""
 
 
+FEWEST_ALIGNED = 4
+"""Texts of a group from which it is worth padding them all: a lone short text took 4 to 8 % longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Grouping:
     """How texts form groups: what suits the attention core that runs them.
@@ -29,22 +33,28 @@ class Grouping:
     Attributes
     ----------
     max_padding : float
-        Share of a group's slots that may be padding, to hold texts of several lengths.
-    free_slots : int
-        Slots that may be padding whatever their share is, since one more call of the attention core costs more. With
-        neither share nor slots the core does the same for a text whoever its neighbours are, to the last bit.
+        Share of a group's slots that may be padding, to hold texts of several lengths. With 0 the attention core does
+        the same for a text whoever its neighbours are, to the last bit.
     align : int
-        Lengths of groups are rounded up to a multiple of this, where a quarter of it or less is missing.
+        Lengths of groups are rounded up to a multiple of this, where a quarter of it or less is missing and there are
+        texts enough to gain by it.
+    alone_from : int or None
+        Texts of at least so many tokens are groups of their own; None = no text is.
     """
 
     max_padding: float = MAX_GROUP_PADDING
-    free_slots: int = 0
     align: int = 1
+    alone_from: int | None = None
 
-    def padded_length(self, longest: int) -> int:
-        """Return the slots of each text of a group whose longest text has so many tokens."""
+    def padded_length(self, longest: int, num_texts: int) -> int:
+        """Return the slots of each text of a group of so many texts, whose longest has so many tokens."""
         missing = -longest % self.align
-        return longest + missing if missing <= self.align // 4 else longest
+        is_gain = num_texts >= FEWEST_ALIGNED and missing <= self.align // 4
+        return longest + missing if is_gain else longest
+
+    def is_alone(self, length: int) -> bool:
+        """Whether a text of so many tokens is a group of its own."""
+        return self.alone_from is not None and length >= self.alone_from
 
 
 GROUPING = Grouping()
@@ -222,7 +232,8 @@ def group_bounds(lengths: Sequence[int], grouping: Grouping = GROUPING) -> Itera
     first, tokens = 0, 0
     for index, length in enumerate(lengths):
         slots = (index - first + 1) * length
-        if index > first and slots - tokens - length > max(grouping.max_padding * slots, grouping.free_slots):
+        is_too_padded = slots - tokens - length > grouping.max_padding * slots
+        if index > first and (is_too_padded or grouping.is_alone(length)):
             yield first, index
             first, tokens = index, 0
         tokens += length
@@ -236,7 +247,7 @@ def padding_ratio(lengths: Sequence[int], grouping: Grouping | None = GROUPING) 
         return 0.0
     ordered = sorted(lengths)
     bounds = group_bounds(ordered, grouping)
-    slots = sum((stop - first) * grouping.padded_length(ordered[stop - 1]) for first, stop in bounds)
+    slots = sum((stop - first) * grouping.padded_length(ordered[stop - 1], stop - first) for first, stop in bounds)
     return 1.0 - sum(ordered) / slots
 
 
@@ -255,7 +266,7 @@ def _groups(
     for first, last in bounds:
         num_texts = last - first
         start, stop = starts[first], starts[last - 1] + lengths[last - 1]
-        slots = grouping.padded_length(lengths[last - 1])
+        slots = grouping.padded_length(lengths[last - 1], num_texts)
         seen = padding_mask(num_seen[first:last], slots, device) if first >= num_whole else None  # (B, L)
         if lengths[first] == slots:
             yield Group(start, stop, num_texts, slots, seen=seen)

@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from model.attention_cores import FREE_SLOTS, VECTOR, Attend, attend_explicit, attend_fused, attend_products
-from model.batch import GROUPING, MAX_GROUP_PADDING, Grouping, cut_by_tokens, pack, padding_ratio
+from model.attention_cores import LONG_TEXT, VECTOR, Attend, attend_alone, attend_explicit, attend_fused
+from model.batch import GROUPING, Grouping, cut_by_tokens, pack, padding_ratio
 from model.calibration import calibration_batches, calibration_texts
 from model.checkpoint import LoadedEncoder, load_dense, load_encoder
 from model.config import EncoderConfig
@@ -213,7 +213,7 @@ class Embedder:
         described = read_folder(Path(folder))
         attend = ATTENTION_PATHS[attention]
         if attend is attend_fused and place.type == "cpu" and number_format == torch.bfloat16:
-            attend = attend_products
+            attend = attend_alone
         loaded = load_encoder(described, number_format, place, attend, pack=not is_int8)
         tokenizer = make_tokenizer(described, loaded.encoder.config, special_tokens)
         _check_widths(described, loaded)
@@ -528,10 +528,11 @@ def _choose_grouping(attend: Attend, config: EncoderConfig, dtype: str, device: 
         return GROUPING
     if device.type == "cuda":
         return None if has_varlen_kernel(config, DTYPES[dtype], device) else GROUPING
-    if attend is attend_products:
-        return Grouping(free_slots=FREE_SLOTS)
-    # rounding that differs with the padding of a group would tip a byte over to the next, and many behind it
-    return Grouping(0.0 if dtype == "int8" else MAX_GROUP_PADDING, align=VECTOR)
+    has_masks = config.causal or config.positions == "relative" or any(layer.window for layer in config.layers)
+    is_alone = attend is attend_alone and not has_masks
+    if dtype == "int8":  # rounding that differs with a group's padding would tip a byte over, and many behind it
+        return Grouping(max_padding=0.0)
+    return Grouping(align=VECTOR, alone_from=LONG_TEXT if is_alone else None)
 
 
 def _check_widths(folder: ModelFolder, loaded: LoadedEncoder) -> None:

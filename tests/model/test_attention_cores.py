@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 import model.attention_cores
-from model.attention_cores import attend_explicit, attend_fused, attend_products, attention_weights
+from model.attention_cores import (
+    LONG_TEXT,
+    attend_alone,
+    attend_explicit,
+    attend_fused,
+    attention_weights,
+    rounded_length,
+)
 from model.masks import subsequent_mask, window_mask
 
 B, H, K = 2, 3, 4
@@ -60,56 +67,60 @@ def test_both_paths_are_the_formula(length: int) -> None:
         torch.testing.assert_close(weights[0, 1], torch.tensor(maps), rtol=0, atol=1e-6)
 
 
-@pytest.fixture
-def products_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have few queries computed by products as well."""
-    monkeypatch.setattr(model.attention_cores, "FEWEST_QUERIES", 0)
-
-
-@pytest.mark.usefixtures("products_for_all")
-@pytest.mark.parametrize("at_once", [2**22, 1])
-@pytest.mark.parametrize("length", [*LENGTHS, 96, 131])
-@torch.inference_mode()
-def test_products_are_the_formula(length: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a mask, with one for keys, for pairs, or added to the scores; all queries at once, or some at a time."""
-    monkeypatch.setattr(model.attention_cores, "MAX_SCORES", at_once)
+def lone_heads(length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of one text."""
     query, key, value = random_heads(length)
-    keys = torch.arange(length) < torch.tensor([length, max(1, length - 3)]).unsqueeze(1)  # (B, L)
-    bias = torch.randn(H, length, length, generator=torch.Generator().manual_seed(1))
-    masks = [
-        *masks_for(length),
-        keys[:, None, None],
-        keys[:, None, None] & subsequent_mask(length),
-        bias.expand(B, -1, -1, -1),
-        torch.where(keys[:, None, None], bias, torch.finfo(bias.dtype).min),
-    ]
-    for mask in masks:
-        context, none = attend_products(query, key, value, mask)
-        expected, _ = attend_explicit(query, key, value, mask)
-        torch.testing.assert_close(context, expected, rtol=1e-5, atol=1e-5)
-        assert none is None
-        rounded, _ = attend_products(query.bfloat16(), key.bfloat16(), value.bfloat16(), mask)
-        torch.testing.assert_close(rounded.float(), expected, rtol=0, atol=0.1)
-        assert rounded.dtype == torch.bfloat16
+    return query[:1], key[:1], value[:1]
 
 
-@pytest.mark.usefixtures("products_for_all")
-def test_products_give_a_hidden_key_no_weight_at_all() -> None:
-    """Whatever its value is; and equal texts of a group have equal contexts, to the last bit."""
-    query, key, value = (heads.bfloat16() for heads in random_heads(64))
-    mask = (torch.arange(64) < 40).expand(B, 1, 1, 64)
-    context, _ = attend_products(query, key, value, mask)
-    value[:, :, 40:] = 1e30
-    again, _ = attend_products(query, key, value, mask)
-    torch.testing.assert_close(again, context, rtol=0, atol=0)
-    first, second = attend_products(*(heads[:1].expand(B, -1, -1, -1) for heads in (query, key, value)))[0]
-    torch.testing.assert_close(first, second, rtol=0, atol=0)
+@pytest.mark.parametrize("length", [112, 128, 131, 188, 257, 512])
+@torch.inference_mode()
+def test_a_lone_text_has_the_context_of_the_formula(length: int) -> None:
+    """Exact in float32; in bfloat16 to its rounding, and other than the fused kernel's: it is another way."""
+    heads = lone_heads(length)
+    context, none = attend_alone(*heads)
+    expected, _ = attend_explicit(*heads)
+    torch.testing.assert_close(context, expected, rtol=1e-5, atol=1e-5)
+    assert none is None
+    rounded = [head.bfloat16() for head in heads]
+    context, _ = attend_alone(*rounded)
+    torch.testing.assert_close(context.float(), expected, rtol=0, atol=0.02)
+    assert context.dtype == torch.bfloat16
+    assert not torch.equal(context, attend_fused(*rounded)[0])
 
 
-def test_few_queries_go_to_the_fused_kernel() -> None:
-    """Where the products' own small operations would take longer."""
-    heads = [heads.bfloat16() for heads in random_heads(17)]
-    torch.testing.assert_close(attend_products(*heads)[0], attend_fused(*heads)[0], rtol=0, atol=0)
+def test_whatever_is_no_lone_long_text_goes_to_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short one, two, one with a mask, one whose scores would take too much memory, one in training."""
+    asked = []
+
+    def fused(*arguments: object) -> tuple[None, None]:
+        asked.append(arguments)
+        return None, None
+
+    monkeypatch.setattr(model.attention_cores, "attend_fused", fused)
+    heads, mask = lone_heads(160), torch.ones(160, 160, dtype=torch.bool)
+    attend_alone(*heads)
+    assert asked == []
+    for others, mask_, dropout in (
+        (lone_heads(111), None, 0.0),
+        (random_heads(160), None, 0.0),
+        (heads, mask, 0.0),
+        (lone_heads(1281), None, 0.0),
+        (heads, None, 0.1),
+    ):
+        attend_alone(*others, mask_, dropout)
+        assert asked.pop() == (*others, mask_, dropout)
+
+
+def test_lengths_are_few() -> None:
+    """Never shorter, by a quarter longer at most where it matters; up to 512 tokens a dozen."""
+    lengths = range(1, 8193)
+    rounded = [rounded_length(length) for length in lengths]
+    assert all(slots >= length and slots % 32 == 0 for length, slots in zip(lengths, rounded, strict=True))
+    assert all(slots <= 1.25 * length for length, slots in zip(lengths, rounded, strict=True) if length > 127)
+    assert sorted(set(rounded[LONG_TEXT - 1 : 512])) == [128, 160, 192, 224, 256, 320, 384, 448, 512]
+    assert len(set(rounded)) <= 28
+    assert rounded == sorted(rounded)
 
 
 @pytest.mark.parametrize("length", LENGTHS)

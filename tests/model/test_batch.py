@@ -69,16 +69,17 @@ def test_texts_of_one_length_keep_their_order() -> None:
 
 
 @steady
-@given(lengths_of_texts, st.floats(0, 0.9), st.integers(0, 100))
-def test_groups_cover_every_text_once_and_keep_the_bound(lengths: list[int], bound: float, free: int) -> None:
-    """Runs follow each other without gap or overlap; none is padded beyond the share, unless so few slots are free."""
+@given(lengths_of_texts, st.floats(0, 0.9), st.integers(1, 400))
+def test_groups_cover_every_text_once_and_keep_the_bound(lengths: list[int], bound: float, long: int) -> None:
+    """Runs follow each other without gap or overlap; none is padded beyond the share, long texts are alone."""
     ordered = sorted(lengths)
     expected_first = 0
-    for first, stop in group_bounds(ordered, Grouping(bound, free)):
+    for first, stop in group_bounds(ordered, Grouping(bound, alone_from=long)):
         assert first == expected_first
         assert stop > first
         slots = (stop - first) * ordered[stop - 1]
-        assert slots - sum(ordered[first:stop]) <= max(bound * slots + 1e-9, free)
+        assert slots - sum(ordered[first:stop]) <= bound * slots + 1e-9
+        assert stop == first + 1 or ordered[stop - 1] < long
         expected_first = stop
     assert expected_first == len(ordered)
 
@@ -95,32 +96,25 @@ def test_like_lengths_share_a_group() -> None:
     assert list(group_bounds([9, 10, 10, 11])) == [(0, 4)]
     assert list(group_bounds([2, 2, 100])) == [(0, 2), (2, 3)]
     assert list(group_bounds([])) == []
-    assert list(group_bounds([4, 20, 20, 100], Grouping(free_slots=16))) == [(0, 3), (3, 4)]
+    assert list(group_bounds([19, 20, 20, 20], Grouping(alone_from=20))) == [(0, 1), (1, 2), (2, 3), (3, 4)]
 
 
 def test_a_group_is_made_longer_where_little_is_missing() -> None:
-    """Up to a quarter of the step; a text that is as long as the group is padded then, too."""
+    """Up to a quarter of the step, if there are four texts; one that is as long as the group is padded then, too."""
     grouping = Grouping(align=16)
-    assert [grouping.padded_length(length) for length in (1, 11, 12, 16, 17, 27, 28, 32)] == [
-        1,
-        11,
-        16,
-        16,
-        17,
-        27,
-        32,
-        32,
-    ]
-    [group] = pack(make_inputs([30, 30, 30]), grouping=grouping).groups
-    assert (group.length, group.num_texts) == (32, 3)
+    lengths = (1, 11, 12, 16, 17, 27, 28, 32)
+    assert [grouping.padded_length(length, 4) for length in lengths] == [1, 11, 16, 16, 17, 27, 32, 32]
+    assert [grouping.padded_length(length, 3) for length in lengths] == [*lengths]
+    [group] = pack(make_inputs([30, 30, 30, 30]), grouping=grouping).groups
+    assert (group.length, group.num_texts) == (32, 4)
     assert group.mask is not None
-    assert group.mask.sum(1).tolist() == [30] * 3
-    assert padding_ratio([30] * 3, grouping) == pytest.approx(2 / 32)
-    assert [Grouping().padded_length(length) for length in (30, 31)] == [30, 31]
+    assert group.mask.sum(1).tolist() == [30] * 4
+    assert padding_ratio([30] * 4, grouping) == pytest.approx(2 / 32)
+    assert [Grouping().padded_length(length, 9) for length in (30, 31)] == [30, 31]
 
 
 @steady
-@given(lengths_of_texts, st.sampled_from([Grouping(), Grouping(align=16), Grouping(free_slots=64)]))
+@given(lengths_of_texts, st.sampled_from([Grouping(), Grouping(align=16), Grouping(alone_from=100)]))
 def test_pad_and_pack_are_inverse(lengths: list[int], grouping: Grouping) -> None:
     """Laid side by side and packed again, every row of every group is where it was; padding is the text's own."""
     batch = pack(make_inputs(lengths), grouping=grouping)
@@ -147,7 +141,7 @@ def test_pad_and_pack_are_inverse(lengths: list[int], grouping: Grouping) -> Non
 
 
 @steady
-@given(lengths_of_texts, st.sampled_from([Grouping(), Grouping(align=16), Grouping(free_slots=64)]))
+@given(lengths_of_texts, st.sampled_from([Grouping(), Grouping(align=16), Grouping(alone_from=100)]))
 def test_the_padding_ratio_is_the_share_of_empty_slots(lengths: list[int], grouping: Grouping) -> None:
     """What is reported is what the batch's own groups have, and stays below the bound where there is but that."""
     slots = sum(group.num_texts * group.length for group in pack(make_inputs(lengths), grouping=grouping).groups)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import model.attention
 import model.attention_cores
-from model.attention_cores import attend_explicit, attend_fused, attend_products, attention_weights
+from model.attention_cores import attend_alone, attend_explicit, attend_fused, attention_weights
 from model.batch import GROUPING, Grouping, pack
 from model.config import EncoderConfig, LayerConfig, RotaryConfig
 from model.contract import AttentionSelection, EncodeInput, RolloutSelection, TextAttention, TokenTable
@@ -88,13 +88,13 @@ CONFIGS = {
         positions="relative", relative_num_buckets=8, relative_max_distance=10, layers=(LayerConfig(window=2),) * 2
     ),
 }
-cores = pytest.mark.parametrize("core", [attend_fused, attend_products, attend_explicit])
+cores = pytest.mark.parametrize("core", [attend_fused, attend_alone, attend_explicit])
 
 
 @pytest.fixture(autouse=True)
-def products_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the few queries of these texts computed by products, where those are asked for."""
-    monkeypatch.setattr(model.attention_cores, "FEWEST_QUERIES", 0)
+def nothing_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the short texts of these tests computed as long ones are, where that is asked for."""
+    monkeypatch.setattr(model.attention_cores, "LONG_TEXT", 1)
 
 
 def make_encoder(config: EncoderConfig, attend: object = attend_fused) -> Encoder:
@@ -162,10 +162,10 @@ def test_every_choice_agrees_with_the_slow_encoder(name: str, core: object) -> N
 
 
 @cores
-@pytest.mark.parametrize("grouping", [Grouping(align=16), Grouping(0.0), Grouping(free_slots=64)])
+@pytest.mark.parametrize("grouping", [Grouping(align=16), Grouping(0.0), Grouping(alone_from=5)])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_how_texts_are_grouped_changes_no_answer(name: str, grouping: Grouping, core: object) -> None:
-    """Longer groups, groups of one length, groups of many."""
+    """Longer groups, groups of one length, groups of one text."""
     encoder = make_encoder(CONFIGS[name], core)
     results = zip(slow_answers(name), run(encoder, make_texts(), all_maps(CONFIGS[name]), grouping), strict=True)
     for (expected_states, expected_maps), (states, maps) in results:
