@@ -21,8 +21,8 @@ from model.embedder import Embedder
 BATCH_TOKENS = 2048
 
 GROUPS = {
-    "linear layers": ("linear", "addmm", "mm", "bmm"),
-    "attention core": ("scaled_dot_product", "flash_attention"),
+    "attention core": ("scaled_dot_product", "flash_attention", "softmax", "bmm"),
+    "linear layers": ("linear", "addmm", "mm"),
     "norms": ("layer_norm", "rms_norm", "var", "std"),
     "numbers to bytes": ("addcmul", "clamp", "to_copy", "copy_"),
     "rows gathered": ("index", "embedding", "gather", "cat", "pad"),

@@ -32,6 +32,8 @@ def test_threads_that_the_profiler_does_not_watch_are_an_error() -> None:
         ("aten::native_layer_norm", "norms"),
         ("mkldnn::_linear_pointwise", "linear layers"),
         ("aten::add", "other operators"),
+        ("aten::baddbmm", "attention core"),
+        ("aten::addmm", "linear layers"),
     ],
 )
 def test_an_operator_is_counted_by_its_name(operator: str, group: str) -> None:
