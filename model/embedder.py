@@ -524,14 +524,14 @@ def _true_numbers(
 
 def _choose_grouping(attend: Attend, config: EncoderConfig, dtype: str, device: torch.device) -> Grouping | None:
     """Choose how texts are laid side by side for the attention core that runs them."""
+    if dtype == "int8":  # rounding that differs with a group's padding would tip a byte over, and many behind it
+        return Grouping(max_padding=0.0)
     if attend is attend_explicit:
         return GROUPING
     if device.type == "cuda":
         return None if has_varlen_kernel(config, DTYPES[dtype], device) else GROUPING
     has_masks = config.causal or config.positions == "relative" or any(layer.window for layer in config.layers)
     is_alone = attend is attend_alone and not has_masks
-    if dtype == "int8":  # rounding that differs with a group's padding would tip a byte over, and many behind it
-        return Grouping(max_padding=0.0)
     return Grouping(align=VECTOR, alone_from=LONG_TEXT if is_alone else None)
 
 
