@@ -86,8 +86,8 @@ class RecordingEmbedder(Embedder):
         Called on the worker thread with each batch; may raise.
     """
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.batches: list[list[EncodeInput]] = []
         self.gate = threading.Event()
         self.gate.set()
