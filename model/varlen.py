@@ -13,8 +13,10 @@ import logging
 import torch
 from torch import Tensor
 
+from model.attention_cores import attend_explicit
 from model.batch import TextBounds
 from model.config import EncoderConfig
+from model.masks import padding_mask
 
 log = logging.getLogger("eyeline")
 
@@ -68,16 +70,17 @@ def answers_as_the_formula(num_heads: int, head_size: int, dtype: torch.dtype, d
     except (ImportError, RuntimeError, ValueError) as error:
         log.info("attention runs in groups: the kernel for texts of any lengths refused", extra={"error": str(error)})
         return False
-    formula = torch.cat([_attend(heads[:2], 2), _attend(heads[2:], 2)])
+    texts = [(heads[:2], 2), (heads[2:], 2)]  # and how many of each one's tokens are looked at
+    formula = torch.cat([_by_formula(text, num_seen) for text, num_seen in texts])
     agrees = torch.allclose(ours.float(), formula, atol=0.05)
     if not agrees:
         log.warning("attention runs in groups: the kernel for texts of any lengths gave wrong vectors")
     return agrees
 
 
-def _attend(heads: Tensor, num_seen: int) -> Tensor:
-    """Compute one text's context by the formula, in float32: (L, 3, H, K) -> (L, H * K)."""
-    query, key, value = heads.float().permute(1, 2, 0, 3)  # each (H, L, K)
-    scores = query @ key[:, :num_seen].transpose(1, 2) * query.shape[-1] ** -0.5  # (H, L, num_seen)
-    context: Tensor = scores.softmax(-1) @ value[:, :num_seen]  # (H, L, K)
-    return context.transpose(0, 1).flatten(1)
+def _by_formula(heads: Tensor, num_seen: int) -> Tensor:
+    """Compute one text's context in float32: (L, 3, H, K) -> (L, H * K)."""
+    query, key, value = heads.float().permute(1, 2, 0, 3).unsqueeze(1)  # each (1, H, L, K)
+    seen = padding_mask([num_seen], len(heads), heads.device)  # (1, L)
+    context, _ = attend_explicit(query, key, value, seen)
+    return context[0].transpose(0, 1).flatten(1)
