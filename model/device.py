@@ -17,7 +17,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 KEPT_BYTES = 256 * 2**20
 """Freed memory that stays with the process."""
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
 _LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc refuses more
 
 _NATIVE_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -81,13 +81,25 @@ def has_native_bfloat16(device: torch.device, cpuinfo: Path = Path("/proc/cpuinf
     return not _NATIVE_BFLOAT16_FLAGS.isdisjoint(flags.split())
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory(threads: int) -> None:
     """Let the C library keep up to :data:`KEPT_BYTES` of what is freed, instead of giving large buffers back at once.
 
+    Parameters
+    ----------
+    threads : int
+        Those that compute at a time.
+
+    Notes
+    -----
     Each layer of each batch frees and takes the same few buffers of megabytes. Given back, they are mapped anew page by
     page: with all-MiniLM-L6-v2 in int8, where float32 stands between the products, a thread other than the main one
     met 400 faults for every text of 25 tokens, which took a fifth of its processor time; now next to none. The
     smaller buffers of bfloat16 are kept by default. Where the C library is not glibc this does nothing.
+
+    By default each thread takes from a pool (arena) of its own, up to eight pools a core, and what one pool keeps no
+    other can use: a server of two cores that reloaded its model twenty times under load grew from 620 to 770 MB. With
+    as many pools as threads compute it stayed at 560 and was as fast; with two more it varied up to 630. With one for
+    two threads that compute, a batch in int8 takes 1.01 to 1.04 times as long.
 
     References
     ----------
@@ -97,6 +109,7 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_M_ARENA_MAX, threads)
 
 
 def give_back_freed_memory() -> None:

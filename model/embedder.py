@@ -208,8 +208,9 @@ class Embedder:
         if is_int8 and (place.type != "cpu" or not has_kernel()):
             raise ValueError("dtype 'int8' needs a CPU, and a PyTorch that was built with oneDNN")
         number_format = choose_dtype("float32" if is_int8 else dtype, place)
-        torch.set_num_threads(threads or available_threads())
-        keep_freed_memory()
+        threads = threads or available_threads()
+        torch.set_num_threads(threads)
+        keep_freed_memory(threads)
         described = read_folder(Path(folder))
         attend = ATTENTION_PATHS[attention]
         if attend is attend_fused and place.type == "cpu" and number_format == torch.bfloat16:

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.e2e
 OTHER_MODEL = DEFAULT_MODEL.with_name("eyeline-mini")
 TEXTS = [f"{'the cat sat on the mat ' * (index % 5)}number {index}" for index in range(12)]
 NUM_CALLERS = 8
-NUM_RELOADS = min(40, int(4 * TEST_SCALE))
+NUM_FIRST_RELOADS = 4
+"""So many fill what the C library keeps: two of each model."""
+NUM_RELOADS = NUM_FIRST_RELOADS + min(40, int(4 * TEST_SCALE))
 MEGABYTE = 1_000_000
 
 
@@ -63,7 +65,8 @@ def embeddings(answer: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 def test_a_reload_under_load_fails_nobody(start_server: StartServer, served_folder: Path) -> None:
     """Callers never pause while the folder is switched to and fro: each answer is 200 and wholly of one of the two
-    models, an answer that began after a switch is of the new one, and memory is flat over all the reloads.
+    models, an answer that began after a switch is of the new one, and memory is flat once both models were
+    there twice.
     """
     server = start_server("--model", f"m={served_folder}", "--weights-dir", served_folder.parent)
     by_folder = {DEFAULT_MODEL: embeddings(server.encode(TEXTS, model="m"))}
@@ -121,7 +124,7 @@ def test_a_reload_under_load_fails_nobody(start_server: StartServer, served_fold
     )
     assert server.sample("eyeline_queue_texts", model="m") == 0
     print(f"{NUM_RELOADS} reloads, {sum(seen.values())} requests; resident MB {[round(r / 1e6) for r in resident]}")
-    assert max(resident[1:]) < max(resident[:2]) * 1.05 + 20 * MEGABYTE
+    assert max(resident[NUM_FIRST_RELOADS:]) < max(resident[:NUM_FIRST_RELOADS]) * 1.1 + 20 * MEGABYTE
 
 
 def test_a_broken_folder_leaves_the_old_model(start_server: StartServer, tmp_path: Path) -> None:

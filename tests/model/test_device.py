@@ -179,7 +179,7 @@ def test_without_affinity_the_cores_count(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_c_library_takes_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Glibc accepts both: it refuses a threshold that is too large without a word but in what it returns."""
+    """Glibc accepts all three: it refuses a threshold that is too large without a word but in what it returns."""
     mallopt = ctypes.CDLL(None).mallopt
     accepted: list[tuple[int, int, int]] = []
 
@@ -189,14 +189,33 @@ def test_the_c_library_takes_the_limits(monkeypatch: pytest.MonkeyPatch) -> None
             accepted.append((parameter, value, mallopt(parameter, value)))
 
     monkeypatch.setattr("ctypes.CDLL", lambda name: Library)
-    keep_freed_memory()
-    assert accepted == [(-3, 32 * 2**20, 1), (-1, KEPT_BYTES, 1)]
+    keep_freed_memory(threads=2)
+    assert accepted == [(-3, 32 * 2**20, 1), (-1, KEPT_BYTES, 1), (-8, 2, 1)]
+
+
+def test_threads_share_pools_of_memory() -> None:
+    """Eight threads at a time have no more pools among them than was asked for."""
+    code = """
+import ctypes, threading
+from model.device import keep_freed_memory
+keep_freed_memory(threads=3)
+everybody = threading.Barrier(8)
+def take():
+    bytearray(10_000)
+    everybody.wait()
+threads = [threading.Thread(target=take) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+ctypes.CDLL(None).malloc_stats()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 1 <= done.stderr.count("Arena ") <= 3
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are no mallopt and no malloc_trim nothing happens."""
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
-    keep_freed_memory()
+    keep_freed_memory(threads=2)
     give_back_freed_memory()
 
 
@@ -206,7 +225,7 @@ def test_what_was_freed_can_be_given_back() -> None:
 from pathlib import Path
 from model.device import give_back_freed_memory, keep_freed_memory
 def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // 2**20
-keep_freed_memory()
+keep_freed_memory(threads=2)
 blocks = [bytearray(2**20) for _ in range(200)]
 del blocks
 kept = resident()
