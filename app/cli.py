@@ -106,7 +106,7 @@ def add_model_settings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model", "as eyeline serve has them, with the same EYELINE_* variables")
     group.add_argument("--model", action="append", metavar="FOLDER|NAME", help="folder, or name under the weights")
     group.add_argument("--weights-dir", metavar="FOLDER", help="where names are looked up")
-    group.add_argument("--dtype", help="number type: auto, float32, bfloat16, float16")
+    group.add_argument("--dtype", help="number type: auto, float32, bfloat16, float16, int8")
     group.add_argument("--device", help="where the model runs: auto, cpu, cuda, cuda:N")
     group.add_argument("--threads", metavar="N", help="CPU threads")
     group.add_argument("--special-tokens", help="what [SEP] in a text is: text, parse")

@@ -187,8 +187,8 @@ def open_tracer(endpoint: str | None, environ: Mapping[str, str]) -> RequestTrac
     except ImportError as error:
         origin = "--otlp-endpoint" if endpoint is not None else " or ".join(ENDPOINT_VARIABLES)
         raise TracingError(
-            f"{origin} asks for traces, but OpenTelemetry is not installed: pip install 'eyeline[otel]', or "
-            "requirements/otel.txt"
+            f"{origin} asks for traces, but OpenTelemetry is not installed: "
+            "pip install '.[otel]' in the project's folder, or requirements/otel.txt"
         ) from error
     ours = Resource.create().merge(Resource({"service.name": "eyeline", "service.version": VERSION}))
     provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)

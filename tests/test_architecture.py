@@ -165,6 +165,16 @@ def test_the_documents_name_every_metric() -> None:
     assert {name for name in ours if name not in pages} == set()
 
 
+def test_contributors_find_every_module() -> None:
+    """CONTRIBUTING says of each module at the top of a package what it does."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    tree = dict(re.findall(r"^(\w+)/ .*\n((?:  .*\n)+)", text, re.MULTILINE))
+    top = [module for module in MODULES if len(module.parts) == 2 and module.parts[0] in tree]
+    assert len(top) > 50
+    missing = [str(module) for module in top if not re.search(rf"\b{module.name}\b", tree[module.parts[0]])]
+    assert missing == ["app/__init__.py", "model/__init__.py"]
+
+
 def test_the_readme_has_every_setting() -> None:
     """The table of settings is the generated one, to the letter."""
     assert settings_table() in (ROOT / "README.md").read_text()

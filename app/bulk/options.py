@@ -250,7 +250,10 @@ def check_input(options: BulkOptions) -> None:
 
 def _check_pyarrow() -> None:
     if importlib.util.find_spec("pyarrow") is None:
-        raise BulkError("Parquet needs pyarrow, which is not installed here; pip install 'eyeline[parquet]' brings it")
+        raise BulkError(
+            "Parquet needs pyarrow, which is not installed here; "
+            "pip install '.[parquet]' in the project's folder brings it"
+        )
 
 
 def input_kind(source: Path | None) -> InputKind:

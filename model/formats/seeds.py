@@ -4,6 +4,9 @@ Both add sinusoidal positions to scaled token embeddings, norm with the unbiased
 after the last layer. They differ in where the norm of a sublayer stands: seed 0 computes ``x + norm(f(x))``, seed 2
 ``x + f(norm(x))``. Seed 2's names are also those of The Annotated Transformer.
 
+The two documents are walks through The Annotated Transformer, in Chinese, that the project began with. They are others'
+work and not in the repository; what follows them here is written anew.
+
 A state dict in one of these families has no ``config.json``; ``model/convert.py`` writes the folder that has one.
 
 References: seeds/seed-0-encoder-and-multi-head-attention.txt, seeds/seed-2-encoder-structure.txt; Vaswani et al. 2017;

@@ -234,7 +234,7 @@ def test_without_the_extra_it_is_one_sentence(
 ) -> None:
     """It says what asked for traces, and what to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(TracingError, match=r"not installed: pip install 'eyeline\[otel\]'") as refused:
+    with pytest.raises(TracingError, match=r"not installed: pip install '\.\[otel\]'") as refused:
         open_tracer(endpoint, {})
     assert str(refused.value).startswith(named)
 

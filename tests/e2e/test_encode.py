@@ -133,4 +133,4 @@ def test_parquet_without_pyarrow(model: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n")
     done = run_command("encode", tmp_path / "a.txt", tmp_path / "o.parquet", "--model", model)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "pip install 'eyeline[parquet]'" in done.stderr
+    assert "pip install '.[parquet]'" in done.stderr

@@ -154,7 +154,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
     """On either side."""
     (tmp_path / source).write_text("a")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BulkError, match=r"pip install 'eyeline\[parquet\]'"):
+    with pytest.raises(BulkError, match=r"pip install '\.\[parquet\]'"):
         check_files(make_options(tmp_path / source, tmp_path / output))
 
 
