@@ -110,7 +110,8 @@ class MultiHeadAttention(nn.Module):
     config : EncoderConfig
     layer : LayerConfig
     attend : Attend
-        The attention core: :func:`attend_fused` or :func:`attend_explicit`.
+        The attention core, one of those in :mod:`model.attention_cores`; a batch that has bounds instead of groups
+        takes :func:`attend_varlen` all the same.
 
     References
     ----------

@@ -126,27 +126,48 @@ def give_back_freed_memory() -> None:
         malloc_trim(0)
 
 
-def available_threads(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+def available_threads(cgroups: Path = Path("/sys/fs/cgroup"), own_groups: Path = Path("/proc/self/cgroup")) -> int:
     """Count the CPUs this process may keep busy: the smaller of its affinity and its cgroup's quota, at least 1.
 
     Notes
     -----
     The host's core count is what makes servers crawl in a container limited to 2 of 64 cores: 64 threads then take
-    turns on 2 cores, and every parallel step waits for the one that was put to sleep.
+    turns on 2 cores, and every parallel step waits for the one that was put to sleep. A container mostly sees its own
+    group as the root of all. Elsewhere, such as under systemd, a group is bound by those around it as well.
+
+    References
+    ----------
+    cgroups(7)
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup_cpus(cgroup)
-    return max(1, affinity if quota is None else min(affinity, math.ceil(quota)))
+    quotas = [quota for group in _own_groups(cgroups, own_groups) if (quota := _cgroup_cpus(group)) is not None]
+    return max(1, min(affinity, *map(math.ceil, quotas)) if quotas else affinity)
 
 
-def _cgroup_cpus(cgroup: Path) -> float | None:
-    """Read the CPU quota of the current control group, version 2 or 1; None where there is none."""
+def _own_groups(cgroups: Path, own_groups: Path) -> list[Path]:
+    """Return the folders of this process's control group and of all around it, version 2 or 1."""
     try:
-        if (cgroup / "cpu.max").exists():  # version 2: "max 100000" or "200000 100000"
-            quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
+        lines = own_groups.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    groups = [cgroups, cgroups / "cpu"]
+    for line in lines:  # "0::/path" of version 2, "4:cpu,cpuacct:/path" of version 1
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            root = cgroups / "cpu" if controllers else cgroups
+            own = root / path.lstrip("/")
+            groups += [own, *(around for around in own.parents if around.is_relative_to(root))]
+    return groups
+
+
+def _cgroup_cpus(group: Path) -> float | None:
+    """Read the CPU quota of a control group, version 2 or 1; None where there is none."""
+    try:
+        if (group / "cpu.max").exists():  # version 2: "max 100000" or "200000 100000"
+            quota, period = (group / "cpu.max").read_text(encoding="ascii").split()
         else:
-            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
-            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
+            quota = (group / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+            period = (group / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
         return int(quota) / int(period) if quota not in ("max", "-1") else None
     except (OSError, ValueError, ZeroDivisionError):
         return None

@@ -45,10 +45,13 @@ class StdNorm(nn.Module):
         """Normalise the last axis."""
         width = x.shape[-1]
         factor = math.sqrt((width - 1) / width)
-        # a row of equal numbers has no std; 1e-30 under the root moves no other row
-        out, _, inverse = torch.native_layer_norm(x, (width,), self.weight * factor, self.bias, 1e-30)
-        if self.eps < 0.01 * torch.finfo(out.dtype).eps:
-            return out  # half precision does not see eps next to any std above 0.01
+        # Half precision does not see eps next to any std above 0.01, so that there it may as well stand under the root.
+        is_unseen = self.eps < 0.01 * torch.finfo(x.dtype).eps
+        # A row of equal numbers has no std, but for rounding. 1e-30 under the root moves no other row.
+        under_root = self.eps**2 if is_unseen else 1e-30
+        out, _, inverse = torch.native_layer_norm(x, (width,), self.weight * factor, self.bias, under_root)
+        if is_unseen:
+            return out
         shrink = (1 / (1 + self.eps * factor * inverse.detach())).to(out.dtype)  # (..., 1)
         return out * shrink if self.bias is None else torch.lerp(self.bias.to(out.dtype), out, shrink)
 
@@ -222,8 +225,8 @@ class Encoder(nn.Module):
     ----------
     config : EncoderConfig
     attend : Attend
-        The attention core of every layer. The default is the fused kernel; the explicit one is for reading and for
-        tests. Both give the same embeddings to within rounding.
+        The attention core of every layer: see :mod:`model.attention_cores`. All give the same embeddings to within
+        rounding. The default is the fused kernel; the explicit one is for reading and for tests.
     """
 
     def __init__(self, config: EncoderConfig, attend: Attend = attend_fused) -> None:

@@ -83,7 +83,7 @@ class ByteScale:
 
 @dataclass(slots=True)
 class InputRange:
-    """What a layer was given while the calibration texts ran.
+    """What a layer was given while the calibration texts ran: the rows of their tokens, and those that fill a batch up.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -36,6 +36,8 @@ START_SECONDS = 60.0
 """For the threads to begin; where the system refuses one, those that are there must not wait for ever."""
 
 _alive: WeakSet[Lanes] = WeakSet()
+_alive_lock = threading.Lock()
+"""Held by whoever adds lanes, or looks at all of them: a set must not grow under who looks."""
 
 
 class Lanes:
@@ -71,9 +73,16 @@ class Lanes:
             all_there.wait()
             return threading.get_native_id()
 
-        self.native_ids = tuple(self._pool.map(begin, range(num_threads)))
-        torch.set_num_threads(own)
-        _alive.add(self)
+        try:
+            self.native_ids = tuple(self._pool.map(begin, range(num_threads)))
+        except RuntimeError:  # of those that did begin, none shall wait for the rest
+            all_there.abort()
+            self._pool.shutdown(wait=False)
+            raise
+        finally:
+            torch.set_num_threads(own)
+        with _alive_lock:
+            _alive.add(self)
 
     def __len__(self) -> int:
         """How many lanes there are: 0 or at least 2."""
@@ -90,15 +99,17 @@ class Lanes:
         Raises
         ------
         Exception
-            What the first part that fails raises, once nothing runs any more; parts that wait are not begun then.
+            What a part that fails raises, the first in order, once nothing runs any more. Parts that wait when one
+            fails are not begun.
         """
         futures = [self._pool.submit(function, part) for part in parts]
         try:
-            return [future.result() for future in futures]
+            wait(futures, return_when=FIRST_EXCEPTION)
         finally:
             for future in futures:
                 future.cancel()
             wait(futures)
+        return [future.result() for future in futures if not future.cancelled()]  # none was, where none has failed
 
     def split(self, texts: Sequence[list[int]]) -> list[list[int]]:
         """Cut a batch into parts for the lanes, or leave it whole where they would have too unequal shares.
@@ -143,7 +154,8 @@ class Lanes:
 
 def lane_threads() -> list[int]:
     """Return what the system calls the threads of all lanes of this process, whichever model they compute for."""
-    return [native_id for lanes in _alive for native_id in lanes.native_ids]
+    with _alive_lock:
+        return [native_id for lanes in _alive for native_id in lanes.native_ids]
 
 
 def _use_one_core() -> None:

@@ -153,7 +153,34 @@ def test_threads_are_the_quota_rounded_up(
 ) -> None:
     """2.5 cores keep 3 threads busy, half a core keeps one, and no quota gives more than the affinity's 8."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert available_threads(cgroup(tmp_path, version, quota, "100000")) == threads
+    assert available_threads(cgroup(tmp_path, version, quota, "100000"), tmp_path / "absent") == threads
+
+
+@pytest.mark.parametrize(
+    ("version", "line", "folder"),
+    [(2, "0::/system.slice/eyeline.service", ""), (1, "4:cpu,cpuacct:/system.slice/eyeline.service", "cpu")],
+)
+@pytest.mark.parametrize("limited", ["", "system.slice", "system.slice/eyeline.service"])
+def test_the_least_quota_around_a_process_counts(
+    version: int, line: str, folder: str, limited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under systemd: of the process's own group, of the slice it is in, or of all."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    own = tmp_path / "own"
+    own.write_text(f"9:memory:/elsewhere\n{line}\n")
+    for group, cpus in {
+        "system.slice/eyeline.service": 7,
+        "system.slice": 6,
+        "": 5,
+        "elsewhere": 1,
+        limited: 2,
+    }.items():
+        (tmp_path / "all" / folder / group).mkdir(parents=True, exist_ok=True)
+        names = ["cpu.max"] if version == 2 else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        values = [f"{cpus}00000 100000"] if version == 2 else [f"{cpus}00000", "100000"]
+        for name, value in zip(names, values, strict=True):
+            (tmp_path / "all" / folder / group / name).write_text(f"{value}\n")
+    assert available_threads(tmp_path / "all", own) == 2
 
 
 @pytest.mark.parametrize(
@@ -165,17 +192,17 @@ def test_without_a_quota_the_affinity_counts(
 ) -> None:
     """``max``, ``-1``, and whatever cannot be read are no limit."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 9})
-    assert available_threads(cgroup(tmp_path, version, quota, period)) == 3
-    assert available_threads(tmp_path / "absent") == 3
+    assert available_threads(cgroup(tmp_path, version, quota, period), tmp_path / "absent") == 3
+    assert available_threads(tmp_path / "absent", tmp_path / "absent") == 3
 
 
 def test_without_affinity_the_cores_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system knows no affinity, its cores count; where it knows none of them, one."""
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert available_threads(tmp_path) == 6
+    assert available_threads(tmp_path, tmp_path / "absent") == 6
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert available_threads(tmp_path) == 1
+    assert available_threads(tmp_path, tmp_path / "absent") == 1
 
 
 def test_the_c_library_takes_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,13 +66,6 @@ def embeddings(rows: list[Row]) -> np.ndarray:
 # --- neighbours ---
 
 
-def test_the_lengths_are_what_they_should_be() -> None:
-    """40 texts from 3 to 256 tokens, with the sizes that matter."""
-    assert len(LENGTHS) == 40
-    assert (min(LENGTHS), max(LENGTHS)) == (3, 256)
-    assert {32, 64, 128, 129, 256} <= set(LENGTHS)
-
-
 def test_a_text_does_not_see_its_neighbours(minilm: Embedder, long_texts: list[EncodeInput]) -> None:
     """In float32 a text alone, in a batch of 40 and in the reversed batch has one embedding, within 1e-5."""
     specs = [OutputSpec()] * 40

@@ -381,6 +381,14 @@ def test_the_std_norm_is_not_layer_norm() -> None:
     assert (std - torch.nn.LayerNorm(3)(x)).abs().max() > 0.1
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("value", [0.1, 0.7, -3.3, 60.01])
+def test_a_constant_row_becomes_the_bias_in_every_format(value: float, dtype: torch.dtype) -> None:
+    """Also where the mean of equal numbers is rounded to another one."""
+    out = StdNorm(384).to(dtype)(torch.full((2, 384), value, dtype=dtype))
+    assert out.abs().max() < 1
+
+
 @pytest.mark.parametrize("value", [0.0, 3.5, -1e4])
 def test_a_constant_row_is_finite_forward_and_backward(value: float) -> None:
     """A row without spread becomes the bias, and its gradient is a number."""

@@ -76,6 +76,34 @@ def test_lanes_end_with_their_owner() -> None:
         assert not thread.is_alive()
 
 
+def test_lanes_that_do_not_begin_leave_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system refuses a thread, those that are there end, and later threads compute on as many cores."""
+    before, started = torch.get_num_threads(), threading.Thread.start
+    refusals = iter([False, True])
+
+    def start(thread: threading.Thread) -> None:
+        if next(refusals, False):
+            raise RuntimeError("can't start new thread")
+        started(thread)
+
+    try:
+        torch.set_num_threads(3)
+        others = set(threading.enumerate())
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="new thread"):
+            Lanes(2)
+        for thread in set(threading.enumerate()) - others:
+            thread.join(WAIT_SECONDS)
+            assert not thread.is_alive()
+        later: list[int] = []
+        thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert later == [3]
+    finally:
+        torch.set_num_threads(before)
+
+
 # ---- running
 
 
@@ -93,23 +121,24 @@ def test_results_are_in_the_order_of_the_parts(two: Lanes) -> None:
     assert two.run(run, [0, 1, 2, 3]) == [0, 10, 20, 30]
 
 
-def test_a_failure_is_raised_when_nothing_runs_any_more(two: Lanes) -> None:
-    """The other lane ends what it is at, and begins nothing more."""
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_failure_is_raised_when_nothing_runs_any_more(failing: int, two: Lanes) -> None:
+    """Whichever part fails, the other lane ends what it is at, and nothing more is begun."""
     other_runs, begun, ended = threading.Event(), [], []
 
     def run(part: int) -> None:
         begun.append(part)
-        if part == 0:
+        if part == failing:
             assert other_runs.wait(WAIT_SECONDS)
             raise MemoryError("no room")
         other_runs.set()
-        time.sleep(0.1)
+        time.sleep(0.3 if part == 1 - failing else 0.05)
         ended.append(part)
 
     with pytest.raises(MemoryError, match="no room"):
         two.run(run, range(100))
-    assert sorted(ended) == sorted(set(begun) - {0})
-    assert len(begun) < 10
+    assert sorted(ended) == sorted(set(begun) - {failing})
+    assert len(begun) < 5
     assert two.run(str, [1]) == ["1"]
 
 
