@@ -23,8 +23,8 @@ from torch.overrides import TorchFunctionMode
 from model.attention_cores import Attend, attend_fused
 from model.encoder import Encoder
 from model.errors import CheckpointError
-from model.files import check_file, inside, is_there, read_text, shown
-from model.folder import DenseConfig, ModelFolder, read_json
+from model.files import check_file, inside, is_there, read_json, read_text, shown
+from model.folder import DenseConfig, ModelFolder
 from model.formats import Format, RawConfig, Sources, weight_and_bias
 from model.formats.registry import find_format
 from model.heads import Classifier, ClassifierConfig, Dense, MaskedLMConfig, MaskedLMHead

@@ -47,8 +47,7 @@ class StdNorm(nn.Module):
         factor = math.sqrt((width - 1) / width)
         # Half precision does not see eps next to any std above 0.01, so that there it may as well stand under the root.
         is_unseen = self.eps < 0.01 * torch.finfo(x.dtype).eps
-        # A row of equal numbers has no std, but for rounding. 1e-30 under the root moves no other row.
-        under_root = self.eps**2 if is_unseen else 1e-30
+        under_root = self.eps**2 if is_unseen else 1e-30  # for rows of equal numbers; moves no other one
         out, _, inverse = torch.native_layer_norm(x, (width,), self.weight * factor, self.bias, under_root)
         if is_unseen:
             return out

@@ -9,6 +9,7 @@ import json
 import reprlib
 import stat
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from model.errors import CheckpointError
 
@@ -106,6 +107,25 @@ def read_json_value(path: Path) -> object:
         raise CheckpointError(f"{path} is not valid JSON") from error
     except RecursionError:
         raise CheckpointError(f"{path} is nested too deeply") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, unreadable or no JSON object; the three are told apart.
+    """
+    parsed = read_json_value(path)
+    if not isinstance(parsed, dict):
+        raise CheckpointError(f"{path} holds {type(parsed).__name__}, not a JSON object")
+    return parsed
+
+
+def read_optional_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object, or nothing where there is no file."""
+    return read_json(path) if is_there(path) else {}
 
 
 def inside(folder: Path, name: object, named_by: Path) -> Path:

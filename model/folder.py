@@ -16,7 +16,16 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from model.errors import CheckpointError
-from model.files import MAX_TOKENIZER_BYTES, inside, is_there, read_json_value, read_text, shown
+from model.files import (
+    MAX_TOKENIZER_BYTES,
+    inside,
+    is_there,
+    read_json,
+    read_json_value,
+    read_optional_json,
+    read_text,
+    shown,
+)
 from model.heads import HEAD_ACTIVATIONS, HeadActivation
 from model.labels import Labels, ModelKind, read_labels
 from model.late_interaction import (
@@ -137,25 +146,6 @@ class ModelFolder:
         return _is_inline(self.config)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read one JSON object.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is missing, unreadable or no JSON object; the three are told apart.
-    """
-    parsed = read_json_value(path)
-    if not isinstance(parsed, dict):
-        raise CheckpointError(f"{path} holds {type(parsed).__name__}, not a JSON object")
-    return parsed
-
-
-def read_optional_json(path: Path) -> dict[str, Any]:
-    """Read one JSON object, or nothing where there is no file."""
-    return read_json(path) if is_there(path) else {}
-
-
 def _is_inline(config: Mapping[str, Any]) -> bool:
     """Whether ``config.json`` names the original ColBERT's architecture."""
     architectures = config.get("architectures")
@@ -191,7 +181,7 @@ def read_folder(path: Path) -> ModelFolder:
     place = find_splade(modules, sentence, path / "modules.json")
     if labels is not None and place is not None:
         raise CheckpointError(f"{transformer / 'config.json'}: a classification head is not supported with SPLADE")
-    late = find_late_interaction(path, modules, read_optional_json, is_inline=_is_inline(config))
+    late = find_late_interaction(path, modules, is_inline=_is_inline(config))
     if labels is not None and late is not None:
         raise CheckpointError(
             f"{transformer / 'config.json'}: a classification head is not supported with late interaction"

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer as Backend
 
 from model.config import EncoderConfig
 from model.errors import CheckpointError
-from model.files import shown
-from model.folder import ModelFolder, read_optional_json
+from model.files import read_optional_json, shown
+from model.folder import ModelFolder
 from model.late_interaction import LateInteraction
 from model.readings import Added, Reading, Role
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from model.contract import FloatArray
 from model.errors import CheckpointError
-from model.files import shown
+from model.files import read_optional_json, shown
 from model.heads import Dense
 
 log = logging.getLogger("eyeline.model")
@@ -40,8 +40,6 @@ INLINE_KEY = "linear.weight"
 PYLATE_MODEL_TYPE = "ColBERT"
 MULTI_VECTOR_MODEL_TYPE = "MultiVectorEncoder"
 """``model_type`` in ``config_sentence_transformers.json``: PyLate's, and sentence-transformers' own."""
-
-ReadJson = Callable[[Path], Mapping[str, Any]]
 
 MAX_COUNT = 2**24
 """Of tokens, or of dimensions: what is more was not meant."""
@@ -136,7 +134,7 @@ class LateInteraction:
 
 
 def find_late_interaction(
-    path: Path, modules: Sequence[tuple[str, Path]], read: ReadJson, *, is_inline: bool
+    path: Path, modules: Sequence[tuple[str, Path]], *, is_inline: bool
 ) -> LateInteraction | None:
     """Find how a folder's model reads queries and documents; None for one that is no late interaction model.
 
@@ -145,8 +143,6 @@ def find_late_interaction(
     path : Path
     modules : sequence of (kind, sub-folder)
         Of ``modules.json``.
-    read : callable
-        Reads a JSON object; one that is not there is empty.
     is_inline : bool
         Whether ``config.json`` names the original ColBERT's architecture.
 
@@ -157,12 +153,12 @@ def find_late_interaction(
     """
     kinds = [kind for kind, _ in modules]
     file = path / "config_sentence_transformers.json"
-    stated = read(file)
+    stated = read_optional_json(file)
     is_multi_vector_encoder = stated.get("model_type") == MULTI_VECTOR_MODEL_TYPE or MASK_MODULE in kinds
     is_named = stated.get("model_type") == PYLATE_MODEL_TYPE
     is_projected = "Dense" in kinds and "Pooling" not in kinds
     if is_inline and kinds in ([], ["Transformer"]):
-        return _read_colbert(read(path / "artifact.metadata"), path / "artifact.metadata")
+        return _read_colbert(read_optional_json(path / "artifact.metadata"), path / "artifact.metadata")
     if not is_named and not is_multi_vector_encoder and not is_projected:
         return None
     first = kinds.index("Transformer") if "Transformer" in kinds else -1
@@ -188,7 +184,8 @@ def find_late_interaction(
     if is_multi_vector_encoder:
         where = dict(modules).get(MASK_MODULE, path / MASK_MODULE) / "config.json"
         transformer = dict(modules)["Transformer"] / "sentence_bert_config.json"
-        return _read_multi_vector(read(transformer), transformer, read(where), where, normalize="Normalize" in kinds)
+        read, marked = read_optional_json(transformer), read_optional_json(where)
+        return _read_multi_vector(read, transformer, marked, where, normalize="Normalize" in kinds)
     if not num_dense:
         raise CheckpointError(
             f"{path / 'modules.json'}: a late interaction model without a Dense module is not supported: "

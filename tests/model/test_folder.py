@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from model.errors import CheckpointError
-from model.folder import ModelFolder, read_folder, read_json, read_tokenizer
+from model.files import read_json
+from model.folder import ModelFolder, read_folder, read_tokenizer
 from model.pooling import Pooling
 from model.sparse import SpladePooling
 from tests.model.folders import IDS, PIECES, SPECIALS, write_dense, write_json, write_modules

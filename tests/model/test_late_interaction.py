@@ -283,7 +283,7 @@ def test_many_modules_are_not_all_repeated(tmp_path: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"modules\.json: modules \['Transformer', 'Dense', .*nothing else"
     ) as caught:
-        find_late_interaction(tmp_path, modules, lambda _: {}, is_inline=False)
+        find_late_interaction(tmp_path, modules, is_inline=False)
     assert len(str(caught.value)) < len(str(tmp_path)) + 500
 
 
