@@ -17,11 +17,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from model.attention_cores import LONG_TEXT, VECTOR, Attend, attend_alone, attend_explicit, attend_fused
 from model.batch import GROUPING, Grouping, cut_by_tokens, pack, padding_ratio
 from model.calibration import calibration_batches, calibration_texts
 from model.checkpoint import LoadedEncoder, load_dense, load_encoder
-from model.config import EncoderConfig
 from model.contract import (
     AttentionSelection,
     EncodeInput,
@@ -33,7 +31,8 @@ from model.contract import (
     SpecialMode,
     Unit,
 )
-from model.device import DTYPES, available_threads, choose_device, choose_dtype, keep_freed_memory
+from model.core_choice import AttentionPath, choose_core, choose_grouping
+from model.device import available_threads, choose_device, choose_dtype, keep_freed_memory
 from model.encoder import Encoder
 from model.errors import (
     AttentionNotSupportedError,
@@ -56,11 +55,8 @@ from model.pooling import Pooling, Spans
 from model.rows import PackedStates, RowMaker, make_heads, to_array
 from model.similarity import Projection, WideArray, similarity_map
 from model.tokenizer import SpecialTokens, Text, Tokenizer
-from model.varlen import has_varlen_kernel
 
 Run = Callable[[Sequence[EncodeInput], Sequence[OutputSpec]], list[Row]]
-
-ATTENTION_PATHS: dict[Literal["fused", "explicit"], Attend] = {"fused": attend_fused, "explicit": attend_explicit}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +173,7 @@ class Embedder:
         device: str = "auto",
         threads: int | None = None,
         special_tokens: SpecialTokens = "text",
-        attention: Literal["fused", "explicit"] = "fused",
+        attention: AttentionPath = "fused",
     ) -> Embedder:
         """Load a model folder as the Hub, sentence-transformers or ``eyeline weights import`` write it.
 
@@ -212,17 +208,15 @@ class Embedder:
         torch.set_num_threads(threads)
         keep_freed_memory(threads)
         described = read_folder(Path(folder))
-        attend = ATTENTION_PATHS[attention]
-        if attend is attend_fused and place.type == "cpu" and number_format == torch.bfloat16:
-            attend = attend_alone
-        loaded = load_encoder(described, number_format, place, attend, pack=not is_int8)
+        core = choose_core(attention, number_format, place)
+        loaded = load_encoder(described, number_format, place, core, pack=not is_int8)
         tokenizer = make_tokenizer(described, loaded.encoder.config, special_tokens)
         _check_widths(described, loaded)
         if is_int8:
             _quantize(loaded.encoder, tokenizer)
         dense = [load_dense(config, place) for config in described.dense]
         name = "int8" if is_int8 else str(number_format).removeprefix("torch.")
-        grouping = _choose_grouping(attend, loaded.encoder.config, name, place)
+        grouping = choose_grouping(attention, loaded.encoder.config, number_format, place, is_int8=is_int8)
         return cls(described, loaded, tokenizer, dense, place, name, grouping=grouping)
 
     def encode(
@@ -237,6 +231,20 @@ class Embedder:
         batch_tokens: int = 2048,
     ) -> FloatArray:
         """Encode texts in batches of like length.
+
+        Parameters
+        ----------
+        texts : str, or sequence of str or pairs of str
+        normalize : bool
+            Whether embeddings are brought to unit length.
+        dimensions : int, optional
+            How many of the first ones are kept; default: all.
+        prompt_name, prompt : str, optional
+            What stands before every text: by its name in the model's folder, or itself.
+        truncate : bool
+            Whether a text of more tokens than the model reads is cut, or refused.
+        batch_tokens : int
+            Of one batch on all cores; 2,048 suit a CPU, a GPU takes some 16,000.
 
         Returns
         -------
@@ -521,19 +529,6 @@ def _true_numbers(
         fault = "names one twice" if numbers else "is empty"
         raise AttentionSelectionError(f"the list of {what} {fault}", param=param)
     return tuple(numbers)
-
-
-def _choose_grouping(attend: Attend, config: EncoderConfig, dtype: str, device: torch.device) -> Grouping | None:
-    """Choose how texts are laid side by side for the attention core that runs them."""
-    if dtype == "int8":  # rounding that differs with a group's padding would tip a byte over, and many behind it
-        return Grouping(max_padding=0.0)
-    if attend is attend_explicit:
-        return GROUPING
-    if device.type == "cuda":
-        return None if has_varlen_kernel(config, DTYPES[dtype], device) else GROUPING
-    has_masks = config.causal or config.positions == "relative" or any(layer.window for layer in config.layers)
-    is_alone = attend is attend_alone and not has_masks
-    return Grouping(align=VECTOR, alone_from=LONG_TEXT if is_alone else None)
 
 
 def _check_widths(folder: ModelFolder, loaded: LoadedEncoder) -> None:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-import model.embedder
-from model.attention_cores import Attend, attention_weights
+from model.attention_cores import attention_weights
 from model.batch import Grouping, TextBounds, pack
 from model.config import EncoderConfig
 from model.contract import AttentionSelection, EncodeInput
+from model.core_choice import AttentionPath, choose_grouping
 from model.embedder import Embedder
 from model.encoder import Encoder
 from model.varlen import answers_as_the_formula, attend_varlen, has_varlen_kernel
@@ -136,13 +136,14 @@ def test_an_embedder_with_the_kernel_pads_nothing(monkeypatch: pytest.MonkeyPatc
     """Same embeddings; the explicit path stays explicit."""
     texts = ["a cat sat on the mat", "a dog", "one more sentence, longer than all of the others before it"]
     plain = Embedder.load(MINILM, dtype="float32", device="cpu", threads=1, attention=attention)
-    choose = model.embedder._choose_grouping
 
-    def as_on_a_gpu(attend: Attend, config: EncoderConfig, dtype: str, _: torch.device) -> Grouping | None:
-        return choose(attend, config, dtype, torch.device("cuda"))
+    def as_on_a_gpu(
+        path: AttentionPath, config: EncoderConfig, dtype: torch.dtype, _: torch.device, *, is_int8: bool
+    ) -> Grouping | None:
+        return choose_grouping(path, config, dtype, torch.device("cuda"), is_int8=is_int8)
 
-    monkeypatch.setattr(model.embedder, "has_varlen_kernel", lambda *_: True)
-    monkeypatch.setattr(model.embedder, "_choose_grouping", as_on_a_gpu)
+    monkeypatch.setattr("model.core_choice.has_varlen_kernel", lambda *_: True)
+    monkeypatch.setattr("model.embedder.choose_grouping", as_on_a_gpu)
     embedder = Embedder.load(MINILM, dtype="float32", device="cpu", threads=1, attention=attention)
     np.testing.assert_allclose(embedder.encode(texts), plain.encode(texts), atol=1e-6)
     lengths = [9, 10, 11, 11]
