@@ -6,6 +6,7 @@
                                   state.pt             optimiser, place in the data, generators; no code
 
 A folder appears whole, by a rename, and then the one before it goes; whatever a kill leaves besides is not looked at.
+None takes the place of another: what is saved again at a step is ``step-00001200.1``, then ``.2``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch import Tensor
 from training.errors import RunError
 from training.files import WriteBytes, write_folder, write_synced
 
-_NAME = re.compile(r"step-(\d{8,})")
+_NAME = re.compile(r"step-\d{8,}(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Checkpoint:
 def save_checkpoint(
     run: Path, step: int, weights: Mapping[str, Tensor], state: Mapping[str, Any], write: WriteBytes = write_synced
 ) -> Path:
-    """Save a checkpoint, then delete those of other steps.
+    """Save a checkpoint, then delete those before it.
 
     Raises
     ------
@@ -54,12 +55,15 @@ def save_checkpoint(
         If it cannot be written. The one before it is still there.
     """
     folder = run / "checkpoints" / f"step-{step:08d}"
+    before = latest_checkpoint(run)
+    if before is not None and checkpoint_step(before) == step:
+        folder = folder.with_name(f"{folder.name}.{_order(before)[1] + 1}")
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     copies = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     files = {"model.safetensors": save(copies), "state.pt": buffer.getvalue()}
     try:
-        write_folder(folder, files, replace=True, write=write)
+        write_folder(folder, files, write=write)
     except OSError as error:
         kept = latest_checkpoint(run)
         what = f"{kept.name} is still there" if kept else "there is no earlier one"
@@ -71,10 +75,20 @@ def save_checkpoint(
 
 
 def latest_checkpoint(run: Path) -> Path | None:
-    """Find the checkpoint with the most steps, if there is one."""
-    folder = run / "checkpoints"
-    found = {int(match[1]): path for path in folder.glob("*") if (match := _NAME.fullmatch(path.name))}
-    return found[max(found)] if found else None
+    """Find the checkpoint with the most steps, if there is one; of two with as many, the one that was saved later."""
+    found = [path for path in (run / "checkpoints").glob("*") if _NAME.fullmatch(path.name)]
+    return max(found, key=_order, default=None)
+
+
+def checkpoint_step(folder: Path) -> int:
+    """Read the steps of a checkpoint from its name."""
+    return _order(folder)[0]
+
+
+def _order(folder: Path) -> tuple[int, int]:
+    """Read the steps from a checkpoint's name, and how often that step had been saved before."""
+    step, _, again = folder.name.removeprefix("step-").partition(".")
+    return int(step), int(again or 0)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:

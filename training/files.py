@@ -1,4 +1,8 @@
-"""Writing files so that a kill or a full disk leaves what was there before, or what is new, and nothing between."""
+"""Writing files so that a kill or a full disk leaves what was there before, or what is new, and nothing between.
+
+One moment is not covered: a kill between the two renames by which a folder takes the place of another leaves both in
+a hidden folder beside it.
+"""
 
 from __future__ import annotations
 
@@ -58,12 +62,12 @@ def write_folder(
     Raises
     ------
     OSError
-        ``destination`` is as it was before.
+        ``destination`` is as it was before; where not even that can be, what it held is in a hidden folder beside it.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
+    new, old = temporary / "new", temporary / "old"
     try:
-        new, old = temporary / "new", temporary / "old"
         for name, content in files.items():
             (new / name).parent.mkdir(parents=True, exist_ok=True)
             write(new / name, content)
@@ -71,4 +75,6 @@ def write_folder(
             os.rename(destination, old)
         os.rename(new, destination)
     finally:
+        if old.exists() and not destination.exists():
+            os.rename(old, destination)  # if that fails too, nothing is deleted
         shutil.rmtree(temporary, ignore_errors=True)

@@ -19,7 +19,7 @@ from model.contract import FloatArray
 from model.device import available_threads, choose_device, choose_dtype
 from model.errors import ModelError
 from training.benchmarks import ScoredPairs, read_scored_pairs, score_pairs
-from training.checkpoints import latest_checkpoint
+from training.checkpoints import checkpoint_step, latest_checkpoint
 from training.errors import RunError, TrainingError
 from training.export import export_student, refuse_taken
 from training.files import replace_file
@@ -151,7 +151,7 @@ def open_run(run: Path, options: Mapping[str, Any]) -> int | None:
         replace_file(file, (json.dumps(current, indent=2) + "\n").encode())
     except (OSError, ValueError) as error:
         raise RunError(f"{run} cannot be used: {error}") from error
-    return None if latest is None else int(latest.name.removeprefix("step-"))
+    return None if latest is None else checkpoint_step(latest)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever argparse holds

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.training.disks import FullDisk
-from training.checkpoints import latest_checkpoint, load_checkpoint, save_checkpoint
+from training.checkpoints import checkpoint_step, latest_checkpoint, load_checkpoint, save_checkpoint
 from training.errors import RunError
 
 WEIGHTS = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(1)}
@@ -32,6 +33,37 @@ def test_no_checkpoint_is_none(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path) is None
     (tmp_path / "checkpoints" / ".step-00000010.x").mkdir(parents=True)
     assert latest_checkpoint(tmp_path) is None
+
+
+def test_a_checkpoint_is_never_away_while_another_of_its_step_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before and after each rename there is one to load, so that a kill between any two costs no run."""
+    rename, found = os.rename, []
+
+    def look() -> None:
+        latest = latest_checkpoint(tmp_path)
+        found.append(None if latest is None else load_checkpoint(latest).state["score"])
+
+    def looking(source: Path, destination: Path) -> None:
+        look()
+        rename(source, destination)
+        look()
+
+    save_checkpoint(tmp_path, 7, WEIGHTS, {"score": 1})
+    monkeypatch.setattr(os, "rename", looking)
+    for score in (2, 3):
+        folder = save_checkpoint(tmp_path, 7, WEIGHTS, {"score": score})
+        assert list((tmp_path / "checkpoints").iterdir()) == [folder]
+        assert checkpoint_step(folder) == 7
+    assert found == [1, 2, 2, 3]
+
+
+def test_of_two_checkpoints_of_a_step_the_later_one_counts(tmp_path: Path) -> None:
+    """A kill may come before the earlier one is deleted; more steps count more than more saves."""
+    for name in ("step-00000009.3", "step-00000012", "step-00000012.2", "step-00000012.10"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoints" / "step-00000012.10"
 
 
 @pytest.mark.parametrize("room", [0, 1])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,37 @@ def test_a_full_disk_leaves_the_folder_as_it_was(tmp_path: Path, room: int) -> N
     with pytest.raises(OSError, match="No space left"):
         write_folder(tmp_path / "f", {"a": b"3", "b/c": b"4"}, replace=True, write=FullDisk(room))
     assert everything(tmp_path) == {"f/a": b"1", "f/b/c": b"2"}
+
+
+def renaming_that_fails(*sources: str) -> Callable[[Path, Path], None]:
+    """Rename, but not what has one of these names."""
+    rename = os.rename
+
+    def fail(source: Path, destination: Path) -> None:
+        if source.name in sources:
+            raise OSError(errno.EIO, "Input/output error")
+        rename(source, destination)
+
+    return fail
+
+
+def test_a_rename_that_fails_leaves_the_folder_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was moved out of the way comes back, and nothing is left over."""
+    write_folder(tmp_path / "f", {"a": b"1"})
+    monkeypatch.setattr(os, "rename", renaming_that_fails("new"))
+    with pytest.raises(OSError, match="Input/output error"):
+        write_folder(tmp_path / "f", {"a": b"2"}, replace=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+    assert everything(tmp_path) == {"f/a": b"1"}
+
+
+def test_what_cannot_be_moved_back_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays where it is, in the hidden folder."""
+    write_folder(tmp_path / "f", {"a": b"1"})
+    monkeypatch.setattr(os, "rename", renaming_that_fails("new", "old"))
+    with pytest.raises(OSError, match="Input/output error"):
+        write_folder(tmp_path / "f", {"a": b"2"}, replace=True)
+    assert [path.read_bytes() for path in tmp_path.glob(".f.*/old/a")] == [b"1"]
 
 
 def test_a_folder_takes_the_place_of_another_only_when_asked(tmp_path: Path) -> None:
