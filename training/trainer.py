@@ -81,7 +81,9 @@ class Progress:
     tokens : int
     elapsed_seconds : float
         Over all resumptions.
-    best_score, last_score : float or None
+    last_score : float or None
+    scored_step : int
+        The one that was scored last; -1 = none.
     """
 
     step: int = 0
@@ -89,8 +91,8 @@ class Progress:
     position: int = 0
     tokens: int = 0
     elapsed_seconds: float = 0.0
-    best_score: float | None = None
     last_score: float | None = None
+    scored_step: int = -1
 
 
 def make_optimizer(model: nn.Module, settings: TrainerSettings) -> torch.optim.AdamW:
@@ -145,7 +147,6 @@ class Trainer:
     progress: Progress = field(default_factory=Progress)
     _slowest: _Slowest = field(default_factory=_Slowest)
     _last_clock: float = 0.0
-    _scored_step: int = -1
     _planned: tuple[int, list[NDArray[np.int64]]] | None = None
 
     def train(self) -> Progress:
@@ -182,7 +183,7 @@ class Trainer:
             if self._tick() - last_save >= 60 * self.settings.checkpoint_minutes:
                 self._save(optimizer)
                 last_save = self.progress.elapsed_seconds
-        if self._is_over() and self._scored_step != self.progress.step:
+        if self._is_over() and self.progress.scored_step != self.progress.step:
             self._score()
         self._save(optimizer)
         return self.progress
@@ -262,11 +263,10 @@ class Trainer:
         score = self.task.dev_score()
         self._slowest.dev = max(self._slowest.dev, self._tick() - start)
         progress = self.progress
-        self._scored_step = progress.step
+        progress.scored_step = progress.step
         if score is None:
             return
         progress.last_score = score
-        progress.best_score = score if progress.best_score is None else max(score, progress.best_score)
         self.journal.write({"step": progress.step, "dev": score, "elapsed_seconds": progress.elapsed_seconds})
 
     def _save(self, optimizer: torch.optim.AdamW) -> None:
@@ -290,6 +290,7 @@ class Trainer:
             try:
                 self.task.model.load_state_dict(saved.weights)
                 optimizer.load_state_dict(saved.state["optimizer"])
+                saved.state["progress"].pop("best_score", None)  # earlier versions kept it
                 self.progress = Progress(**saved.state["progress"])
                 self._slowest = _Slowest(**saved.state["slowest"])
                 torch.set_rng_state(saved.state["cpu_generator"])

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.training.disks import FullDisk
-from training.checkpoints import latest_checkpoint, load_checkpoint
+from training.checkpoints import latest_checkpoint, load_checkpoint, save_checkpoint
 from training.errors import RunError
 from training.files import write_synced
 from training.journal import Journal, read_log
@@ -273,3 +273,24 @@ def test_scores_are_taken_at_the_start_now_and_then_and_at_the_end(tmp_path: Pat
     assert [entry["step"] for entry in log if "dev" in entry] == [0, 10, 20]
     train(tmp_path / "s", Regression(score=None))
     assert not any("dev" in entry for entry in read_log(tmp_path / "s" / "log.jsonl"))
+
+
+def test_a_run_that_is_over_is_not_scored_again(tmp_path: Path) -> None:
+    """The same command once more: the log is as it was, and the score is known."""
+    train(tmp_path / "r", Regression())
+    before = (tmp_path / "r" / "log.jsonl").read_bytes()
+    again = train(tmp_path / "r", Regression(score=99))
+    assert (tmp_path / "r" / "log.jsonl").read_bytes() == before
+    assert again.progress.last_score == 50
+
+
+def test_checkpoints_of_earlier_versions_are_resumed(tmp_path: Path) -> None:
+    """They kept the best score, which nothing reads, and not the step that was scored last."""
+    train(tmp_path / "r", Regression(), should_stop=iter([*[False] * 8, True]).__next__)
+    latest = latest_checkpoint(tmp_path / "r")
+    assert latest is not None
+    saved = load_checkpoint(latest)
+    del saved.state["progress"]["scored_step"]
+    saved.state["progress"]["best_score"] = 50.0
+    save_checkpoint(tmp_path / "r", 8, saved.weights, saved.state)
+    assert train(tmp_path / "r", Regression()).progress.step == 20
