@@ -34,7 +34,10 @@ Append = Callable[[BinaryIO, bytes], None]
 CHUNK_TEXTS = 4096
 """Texts between two marks of progress: a few seconds of work that a kill may cost."""
 
-_IDENTITY = ("config.json", "modules.json", "tokenizer.json", "vocab.txt", "sentence_bert_config.json")
+_IDENTITY = (
+    *("config.json", "modules.json", "tokenizer.json", "vocab.txt", "sentence_bert_config.json"),
+    *("config_sentence_transformers.json", "tokenizer_config.json"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class CacheKey:
 
 
 def teacher_digest(folder: Path) -> str:
-    """Digest whatever decides a folder's embeddings: weights, tokenizer, configuration, modules."""
+    """Digest whatever decides a folder's embeddings: weights, tokenizer, configuration, modules, prompts."""
     files = [path for path in folder.rglob("*") if path.suffix == ".safetensors" or path.name in _IDENTITY]
     digest = hashlib.sha256()
     for path in sorted(files):

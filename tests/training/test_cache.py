@@ -129,13 +129,30 @@ def test_a_teacher_that_gives_nonsense_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_teachers_digest_is_of_what_decides_its_embeddings(teacher: Path) -> None:
-    """Weights, tokenizer, pooling: yes; a note beside them: no."""
+    """Weights, tokenizer, pooling, prompts, each by itself: yes; a note beside them: no."""
     before = teacher_digest(teacher)
     (teacher / "README.md").write_text("new")
     assert teacher_digest(teacher) == before
     pooling = teacher / "1_Pooling" / "config.json"
     pooling.write_text(pooling.read_text().replace("mean", "cls"))
-    assert teacher_digest(teacher) != before
+    digests = [before, teacher_digest(teacher)]
+    for name, field, value in (
+        ("config_sentence_transformers.json", "default_prompt_name", "query"),
+        ("tokenizer_config.json", "do_lower_case", False),
+        ("tokenizer_config.json", "model_max_length", 16),
+    ):
+        file = teacher / name
+        stated = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(json.dumps({**stated, field: value}))
+        digests.append(teacher_digest(teacher))
+    assert len(set(digests)) == len(digests)
+
+
+def test_the_digest_of_a_teacher_that_states_little_is_what_it_was(tmp_path: Path) -> None:
+    """Files that a folder does not have leave no trace: what was stored before they counted is still used."""
+    (tmp_path / "config.json").write_text("{}")
+    expected = "1511bd8718560e753f7fe706f1fed3eda3a8a8ee2b9fa7f4c69bf732f6637702"
+    assert teacher_digest(tmp_path) == expected
 
 
 def test_the_texts_digest_knows_where_a_text_ends() -> None:
