@@ -102,13 +102,17 @@ class LiveTeacher:
         Raises
         ------
         RunError
-            If it would read other tokens, or what it makes of them is more than pooled.
+            If it would read other tokens, with a prompt of its own before them, say, or what it makes of them is more
+            than pooled.
         CheckpointError
         """
         if folder.kind != "embedding" or folder.dense:
             raise RunError(f"{folder.path} cannot show its tokens' states: it does more than pool them")
         if read_tokenizer(folder).to_str() != student.backend.to_str() or folder.lowercase != student.lowercase:
             raise RunError("token states are learned token by token: the student must have the teacher's tokenizer")
+        if folder.default_prompt_name is not None and folder.prompts[folder.default_prompt_name]:
+            name = folder.default_prompt_name
+            raise RunError(f"{folder.path} puts its prompt {name!r} before every text, and the student has none")
         try:
             number_format = choose_dtype(dtype, device)
         except ValueError as error:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from model.embedder import Embedder
 from model.folder import read_folder
+from tests.tiny import make_bert_folder
 from tests.training.seeds import make_student
 from training.data import Corpus
+from training.errors import RunError
 from training.student import TokenStore
 from training.teachers import LiveTeacher, Targets, TeacherQueue, split_places, teach
 
@@ -57,6 +60,17 @@ def test_a_live_teacher_gives_what_its_folder_gives(teacher: Path) -> None:
     expected = embedder.encode(texts[1:2], normalize=False)[0]
     assert given.states.shape == (int(store.lengths.sum()), live.width)
     assert np.abs(shortest.numpy() - expected).max() < 1e-5
+
+
+def test_a_live_teacher_has_no_default_prompt(tmp_path: Path) -> None:
+    """Its folder embeds texts behind the prompt, and beside the student it would read them without."""
+    prompts = {"query": "the dog", "none": ""}
+    student, options = make_student(), {"dtype": "float32", "device": torch.device("cpu")}
+    folder = make_bert_folder(tmp_path / "a", prompts=prompts, default_prompt_name="query")
+    with pytest.raises(RunError, match="a puts its prompt 'query' before every text"):
+        LiveTeacher.load(read_folder(folder), student, **options)
+    make_bert_folder(folder, prompts=prompts, default_prompt_name="none")
+    LiveTeacher.load(read_folder(folder), student, **options)
 
 
 def test_the_queue_holds_the_latest_first() -> None:
