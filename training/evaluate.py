@@ -53,21 +53,32 @@ def find_data(paths: Sequence[Path]) -> list[ScoredPairs | Retrieval]:
     Raises
     ------
     CorpusError
-        If there is none, or one cannot be read.
+        If a path has none, one cannot be read, or two have one name.
     """
-    found: list[ScoredPairs | Retrieval] = []
-    for path in paths:
-        if path.is_file():
-            found.append(read_scored_pairs(path))
-        elif is_retrieval(path):
-            found.append(read_retrieval(path))
-        else:
-            files = [*path.glob("*.tsv"), *path.glob("*.tsv.gz")]
-            found += [read_scored_pairs(file) for file in sorted(files)]
-            found += [read_retrieval(folder) for folder in sorted(path.glob("*")) if is_retrieval(folder)]
-    if not found:
-        raise CorpusError(f"no STS file and no retrieval set in {', '.join(map(str, paths)) or 'no folder at all'}")
+    if not paths:
+        raise CorpusError("no STS file and no retrieval set is named")
+    found = [item for path in paths for item in _data_in(path)]
+    names = [item.name for item in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise CorpusError(f"two data sets are called {name!r}; leave one out, or rename it")
     return found
+
+
+def _data_in(path: Path) -> list[ScoredPairs | Retrieval]:
+    """Read one data set, or all those of a folder, of which there is at least one."""
+    if not path.exists():
+        raise CorpusError(f"{path} is missing")
+    if path.is_file():
+        return [read_scored_pairs(path)]
+    if is_retrieval(path):
+        return [read_retrieval(path)]
+    files = [*path.glob("*.tsv"), *path.glob("*.tsv.gz")]
+    pairs = [read_scored_pairs(file) for file in sorted(files)]
+    sets = [read_retrieval(folder) for folder in sorted(path.glob("*")) if is_retrieval(folder)]
+    if not pairs and not sets:
+        raise CorpusError(f"{path} holds no STS file and no retrieval set")
+    return [*pairs, *sets]
 
 
 def evaluate(
@@ -146,9 +157,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     models = [path for path in args.paths if is_model(path)]
     try:
+        data = find_data([path for path in args.paths if not is_model(path)])
         if not models:
             raise RunError("none of the folders is a model: there is no config.json and no modules.json in them")
-        data = find_data([path for path in args.paths if not is_model(path)])
         results: list[Result] = []
         for folder in models:
             encode, width = load_encode(folder, args.dtype, args.device, args.threads)

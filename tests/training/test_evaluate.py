@@ -47,15 +47,22 @@ def test_a_table_is_markdown() -> None:
 def test_faults_are_one_line_and_exit_code_1(
     teacher: Path, dev: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No model, no data, too many dimensions, a broken model."""
+    """No model, no data, a path that is not there, two sets of one name, too many dimensions, a broken model."""
     (tmp_path / "empty").mkdir()
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "dev.tsv").write_bytes(dev.read_bytes())
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "config.json").write_text("{")
     for arguments, message in (
         ([dev], "none of the folders is a model"),
-        ([teacher, tmp_path / "empty"], "no STS file and no retrieval set in "),
-        ([teacher], "no STS file and no retrieval set in no folder at all"),
+        ([teacher, tmp_path / "empty"], "empty holds no STS file and no retrieval set"),
+        ([teacher], "no STS file and no retrieval set is named"),
+        ([teacher, dev, tmp_path / "empty"], "empty holds no STS file and no retrieval set"),
+        ([teacher, dev, tmp_path / "dve.tsv"], f"{tmp_path / 'dve.tsv'} is missing"),
+        ([tmp_path / "taecher", dev], f"{tmp_path / 'taecher'} is missing"),
+        ([teacher, tmp_path / "taecher", dev], f"{tmp_path / 'taecher'} is missing"),
+        ([teacher, dev, tmp_path / "copy"], "two data sets are called 'dev'"),
         ([teacher, dev, "--dimensions", "17"], "has 16 dimensions, so that 17 of them cannot be measured"),
         ([teacher, dev, "--dimensions", "x"], "is not a list of numbers"),
         ([teacher, dev, "--dtype", "int3"], "dtype 'int3' is not supported"),
