@@ -124,7 +124,11 @@ def load_encode(folder: Path, dtype: str, device: str, threads: int | None) -> t
     embedder = Embedder.load(folder, dtype=dtype, device=device, threads=threads)
 
     def encode(texts: Sequence[str]) -> FloatArray:
-        return embedder.encode(texts, normalize=False, batch_tokens=16384 if embedder.device.type == "cuda" else 2048)
+        batch_tokens = 16384 if embedder.device.type == "cuda" else 2048
+        try:
+            return embedder.encode(texts, normalize=False, batch_tokens=batch_tokens)
+        except FloatingPointError as error:
+            raise RunError(f"{folder} gives an embedding that is not finite, in {embedder.info.dtype}") from error
 
     return encode, embedder.dimensions
 

@@ -24,7 +24,7 @@ from model.folder import ModelFolder, read_tokenizer
 from model.pooling import PoolingMode
 from training.cache import CacheKey, HalfArray, cached_embeddings, teacher_digest, texts_digest
 from training.data import Corpus
-from training.errors import RunError
+from training.errors import CacheError, RunError
 from training.student import Encoded, Student, encode
 
 
@@ -56,14 +56,22 @@ def teach(
     ------
     CheckpointError
         If the folder is no model.
+    RunError
+        If it cannot run so.
     CacheError
     """
-    teacher = Embedder.load(folder, dtype=dtype, device=device, threads=threads)
+    try:
+        teacher = Embedder.load(folder, dtype=dtype, device=device, threads=threads)
+    except ValueError as error:
+        raise RunError(str(error)) from error
     digest = teacher_digest(folder)
     batch_tokens = 32768 if teacher.device.type == "cuda" else 2048
 
     def encode(texts: Sequence[str]) -> FloatArray:
-        return teacher.encode(texts, batch_tokens=batch_tokens)
+        try:
+            return teacher.encode(texts, batch_tokens=batch_tokens)
+        except FloatingPointError as error:
+            raise CacheError(f"{folder} gives an embedding that is not finite, in {teacher.info.dtype}") from error
 
     arrays = []
     for corpus in corpora:

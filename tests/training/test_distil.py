@@ -217,6 +217,7 @@ def test_everything_wrong_is_one_sentence_and_nothing_half_written(
         (options(teacher, out, corpus, "--token", "1", "--max-length", "64"), "reads 64 tokens of a text"),
         (options(reranker, out, corpus, "--token", "1"), "cannot show its tokens' states"),
         (options(teacher, out, corpus, "--token", "1", "--teacher-dtype", "int8"), "dtype 'int8' is not supported"),
+        (options(teacher, out, corpus, "--teacher-dtype", "int3"), "dtype 'int3' is not supported"),
         (options(teacher, out, corpus, "--teacher-layers", "5,6"), "teacher layers [5, 6]"),
         (options(teacher, out, corpus, "--init", str(teacher)), "is no plain seed-0 or seed-2 encoder"),
         (options(teacher, out, corpus, "--dev", str(tmp_path / "none.tsv")), "none.tsv is missing"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from model.embedder import Embedder
+from tests.training.seeds import spoil
 from tests.training.test_benchmarks import write_retrieval
 from training.benchmarks import read_scored_pairs, score_pairs
 from training.evaluate import Result, find_data, main, markdown
@@ -42,6 +43,15 @@ def test_a_table_is_markdown() -> None:
     """Two digits, in the order of the columns."""
     table = markdown([Result("m", 8, {"a": 1.234, "b": 50.0})])
     assert table == "| model | dimensions | a | b |\n| --- | ---: | ---: | ---: |\n| m | 8 | 1.23 | 50.00 |\n"
+
+
+def test_an_embedding_that_is_not_finite_is_one_line(
+    teacher: Path, dev: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the model, of the several that may be measured."""
+    spoil(teacher)
+    assert main([str(teacher), str(dev), "--threads", "1"]) == 1
+    assert capsys.readouterr().err == f"evaluate: {teacher} gives an embedding that is not finite, in float32\n"
 
 
 def test_faults_are_one_line_and_exit_code_1(

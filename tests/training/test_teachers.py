@@ -11,9 +11,9 @@ import torch
 from model.embedder import Embedder
 from model.folder import read_folder
 from tests.tiny import make_bert_folder
-from tests.training.seeds import make_student
+from tests.training.seeds import make_student, spoil
 from training.data import Corpus
-from training.errors import RunError
+from training.errors import CacheError, RunError
 from training.student import TokenStore
 from training.teachers import LiveTeacher, Targets, TeacherQueue, split_places, teach
 
@@ -44,6 +44,17 @@ def test_a_teachers_rows_are_its_embeddings_to_half_precision(teacher: Path, tmp
     assert targets.width == 16
     assert np.abs(targets.rows(np.arange(3)).numpy() - expected).max() < 1e-3
     assert sorted(path.name for path in (tmp_path / "cache" / "teacher").iterdir()) == ["a", "b"]
+
+
+def test_a_teacher_that_cannot_be_or_gives_nonsense_is_refused(teacher: Path, tmp_path: Path) -> None:
+    """An unknown number format; an embedding that is not finite, which never reaches the disk."""
+    corpora, place = [Corpus("a", ["the cat"], 1.0)], {"device": "cpu", "threads": 1}
+    with pytest.raises(RunError, match="dtype 'int3' is not supported"):
+        teach(teacher, corpora, tmp_path / "cache", dtype="int3", **place)
+    spoil(teacher)
+    with pytest.raises(CacheError, match=r"teacher gives an embedding that is not finite, in float32$"):
+        teach(teacher, corpora, tmp_path / "cache", dtype="float32", **place)
+    assert (tmp_path / "cache" / "teacher" / "a" / "embeddings.f16").stat().st_size == 0
 
 
 def test_a_live_teacher_gives_what_its_folder_gives(teacher: Path) -> None:
