@@ -91,11 +91,15 @@ class ContrastiveTask:
         )
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Choose and cut the pairs of one pass; a batch of one pair has nothing to tell it from, and is left out."""
+        """Choose and cut the pairs of one pass; a batch that has nothing to tell its only pair from is left out."""
         generator = np.random.default_rng((self._seed, epoch))
         chosen = choose_texts(self._sizes, self._weights, generator)
         batches = token_batches(self._lengths, chosen, self._batch_tokens, generator)
-        return [batch for batch in batches if len(batch) > 1]
+        return [batch for batch in batches if len(batch) > 1 or self._has_hard_negative(int(batch[0]))]
+
+    def _has_hard_negative(self, pair: int) -> bool:
+        anchor, positive, negatives = self._members[pair]
+        return any(text not in (anchor, positive) for text in negatives)
 
     def loss(self, batch: NDArray[np.int64]) -> BatchLoss:
         """Let every anchor of a batch find its positive."""
@@ -183,8 +187,8 @@ def _run(args: argparse.Namespace) -> int:
     place = choose_place(args)
     prepare_out(args)
     specs = [CorpusSpec.parse(text) for text in args.pairs]
-    if any(spec.join != 1 or spec.take is not None for spec in specs):
-        raise RunError("pairs cannot be joined or taken in part: leave join and take out")
+    if any(spec.join != 1 or spec.take is not None or spec.swap != 0 for spec in specs):
+        raise RunError("pairs cannot be joined, taken in part or swapped: leave join, take and swap out")
     pairs = [read_pairs(spec.path) for spec in specs]
     student = make_student(args, pairs)
     check_dimensions(args.matryoshka, student.encoder.config.hidden_size)

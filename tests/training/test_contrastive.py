@@ -67,9 +67,13 @@ def test_training_from_scratch_makes_its_own_tokenizer(pairs: Path, tmp_path: Pa
     assert (embedder.dimensions, embedder.info.format) == (8, "seed 2")
 
 
-def test_a_batch_of_one_pair_is_left_out() -> None:
-    """There is nothing to tell it from."""
+def test_a_batch_of_one_pair_is_left_out_where_it_has_no_hard_negative() -> None:
+    """There is nothing to tell it from, nor is there where the negative is one of the pair itself."""
     assert task([Pair("the cat", "a dog")]).plan(0) == []
+    assert task([Pair("the cat", "a dog", ("a dog", "the cat"))]).plan(0) == []
+    hard = task([Pair("the cat", "a dog", ("the cat sat",))])
+    assert [batch.tolist() for batch in hard.plan(0)] == [[0]]
+    assert hard.loss(np.array([0])).total.item() > 1e-3
     assert [len(batch) for batch in task([Pair("the cat", "a dog"), Pair("a", "the")]).plan(0)] == [2]
 
 
@@ -98,7 +102,9 @@ def test_what_is_wrong_is_one_sentence(pairs: Path, tmp_path: Path, capsys: pyte
     out = tmp_path / "out"
     for arguments, message in (
         (options(out, tmp_path / "none.tsv", "--steps", "1"), "none.tsv is missing"),
-        (options(out, Path(f"{pairs},join=3"), "--steps", "1"), "pairs cannot be joined or taken in part"),
+        (options(out, Path(f"{pairs},join=3"), "--steps", "1"), "pairs cannot be joined, taken in part or swapped"),
+        (options(out, Path(f"{pairs},take=3"), "--steps", "1"), "leave join, take and swap out"),
+        (options(out, Path(f"{pairs},swap=0.5"), "--steps", "1"), "leave join, take and swap out"),
         (options(out, pairs, "--steps", "1", "--temperature", "0"), "--temperature must be above 0"),
         (options(out, pairs, "--steps", "1", "--tokenizer", str(tmp_path / "tokenizer.json")), "is not a tokenizer"),
         (options(out, pairs, "--steps", "1", "--matryoshka", "999"), "the student has 512 dimensions"),
