@@ -78,13 +78,17 @@ def trim_wordpiece(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], vocab_
     Raises
     ------
     RunError
-        If it is no WordPiece tokenizer, or ``vocab_size`` has no room for what must stay.
+        If it is no WordPiece tokenizer, has tokens beyond its vocabulary, or ``vocab_size`` has no room for what must
+        stay.
     """
     description: dict[str, Any] = json.loads(tokenizer.to_str())
     if description["model"]["type"] != "WordPiece":
         raise RunError("only a WordPiece vocabulary can be trimmed")
     vocabulary: dict[str, int] = description["model"]["vocab"]
     added = [entry["content"] for entry in description["added_tokens"]]
+    for token in added:
+        if token not in vocabulary:
+            raise RunError(f"token {token!r} was added beyond the vocabulary: such a tokenizer cannot be trimmed")
     signs = string.ascii_letters + string.digits + string.punctuation
     kept = {*added, *(piece for sign in signs for piece in (sign, f"##{sign}"))} & vocabulary.keys()
     if len(kept) > vocab_size:

@@ -71,3 +71,11 @@ def test_only_wordpiece_is_trimmed() -> None:
     """Another kind of tokenizer is refused."""
     with pytest.raises(RunError, match="only a WordPiece vocabulary can be trimmed"):
         trim_wordpiece(tokenizers.Tokenizer(tokenizers.models.BPE()), TEXTS, 300)
+
+
+def test_tokens_beyond_the_vocabulary_are_not_trimmed() -> None:
+    """A token that was added later has no place in the numbering anew: it is named, not lost."""
+    tokenizer = make_wordpiece_tokenizer()
+    tokenizer.add_special_tokens(["[QUERY]"])
+    with pytest.raises(RunError, match=r"^token '\[QUERY\]' was added beyond the vocabulary"):
+        trim_wordpiece(tokenizer, ["the cat"], 200)
