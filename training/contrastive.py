@@ -189,13 +189,13 @@ def _run(args: argparse.Namespace) -> int:
     specs = [CorpusSpec.parse(text) for text in args.pairs]
     if any(spec.join != 1 or spec.take is not None or spec.swap != 0 for spec in specs):
         raise RunError("pairs cannot be joined, taken in part or swapped: leave join, take and swap out")
+    step = open_run(args.run, vars(args))
+    if step is not None:
+        sys.stderr.write(f"{args.run}: going on from step {step}\n")
     pairs = [read_pairs(spec.path) for spec in specs]
     student = make_student(args, pairs)
     check_dimensions(args.matryoshka, student.encoder.config.hidden_size)
     student.encoder.to(place.device)
-    step = open_run(args.run, vars(args))
-    if step is not None:
-        sys.stderr.write(f"{args.run}: going on from step {step}\n")
     task = ContrastiveTask(
         student, pairs, [spec.weight for spec in specs], temperature=args.temperature, dimensions=args.matryoshka,
         dev=DevSet(args.dev, student), place=place, batch_tokens=args.batch_tokens, seed=args.seed,

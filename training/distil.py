@@ -265,6 +265,9 @@ def _run(args: argparse.Namespace) -> int:
     weights, place = _check_losses(args), choose_place(args)
     prepare_out(args)
     described = read_folder(args.teacher)
+    step = None if args.cache_only else open_run(args.run, vars(args))  # it may refuse one: now, not after hours
+    if step is not None:
+        sys.stderr.write(f"{args.run}: going on from step {step}\n")
     corpora = read_corpora([CorpusSpec.parse(text) for text in args.corpus])
     cache = args.cache or args.out.with_name(f"{args.out.name}.cache")
     targets = [
@@ -280,9 +283,6 @@ def _run(args: argparse.Namespace) -> int:
     live = None
     if weights.token:
         live = LiveTeacher.load(described, student, dtype=args.teacher_dtype, device=place.device)
-    step = open_run(args.run, vars(args))
-    if step is not None:
-        sys.stderr.write(f"{args.run}: going on from step {step}\n")
     task = DistilTask(
         student, corpora, targets, weights, live=live, queue_size=args.queue if weights.ranking else 0,
         mixed=args.mixed_lengths, dimensions=args.matryoshka, dev=DevSet(args.dev, student), place=place,

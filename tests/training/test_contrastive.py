@@ -96,6 +96,17 @@ def test_an_equal_anchors_positive_is_no_negative() -> None:
     assert same.tolist() == [[True, True, False], [True, True, False], [False, False, True]]
 
 
+def test_options_of_a_resumed_run_are_checked_before_a_tokenizer_is_trained(
+    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What would be refused is refused first."""
+    small = ["--layers", "1", "--heads", "2", "--hidden-size", "8", "--intermediate-size", "8", "--steps", "1"]
+    assert main(options(tmp_path / "out", pairs, *small)) == 0
+    capsys.readouterr()
+    assert main(options(tmp_path / "out", pairs, *small, "--replace", "--train-vocabulary", "5")) == 1
+    assert "was begun with train_vocabulary 16000, not 5" in capsys.readouterr().err
+
+
 def test_what_is_wrong_is_one_sentence(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No pairs, pairs that shall be joined, a temperature of 0, a tokenizer that is none, no end."""
     (tmp_path / "tokenizer.json").write_text("{}")

@@ -249,9 +249,20 @@ def test_a_run_is_resumed_as_it_was_begun(
     assert main(options(teacher, tmp_path / "out", corpus)) == 0
     again = options(teacher, tmp_path / "out", corpus, "--replace")
     fails(capsys, [*again, "--learning-rate", "1"], "was begun with learning_rate 0.0003, not 1.0")
+    assert main([*again, "--cache-only", "--learning-rate", "1"]) == 0
     assert main([*again, "--steps", "15"]) == 0
     assert "going on from step 12" in capsys.readouterr().err
     assert "15 steps" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_options_of_a_resumed_run_are_checked_before_the_teacher_embeds(
+    teacher: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What will be refused is refused before hours of embedding."""
+    assert main(options(teacher, tmp_path / "out", corpus)) == 0
+    more = ["--replace", "--cache", str(tmp_path / "other"), "--learning-rate", "1"]
+    fails(capsys, options(teacher, tmp_path / "out", corpus, *more), "was begun with learning_rate 0.0003, not 1.0")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_full_disk_while_training_is_one_sentence(
