@@ -9,7 +9,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,11 @@ class Server:
 
     def __init__(self, log: Path, arguments: list[str], environ: Mapping[str, str] | None = None) -> None:
         self._log = log
+        self._gate, self._reached = log.with_name("gate"), log.with_name("gate.reached")
+        whole = environment({"TESTS_GATE": str(self._gate), **(environ or {})})
         with log.open("w") as stderr:
             self.process = subprocess.Popen(
-                arguments, cwd=ROOT, env=environment(environ), stdout=subprocess.PIPE, stderr=stderr, text=True
+                arguments, cwd=ROOT, env=whole, stdout=subprocess.PIPE, stderr=stderr, text=True
             )
         try:
             wait_for(self._has_begun, "the start of the server")
@@ -121,6 +124,32 @@ class Server:
                     return float(sample.value)
         raise LookupError(f"{name} {labels}")
 
+    @contextmanager
+    def gate_shut(self) -> Iterator[None]:
+        """Let batches with the text ``wait`` wait on a faulty server, until the block ends or the gate is opened."""
+        self._reached.unlink(missing_ok=True)
+        self._gate.touch()
+        try:
+            yield
+        finally:
+            self.open_gate()
+
+    def open_gate(self) -> None:
+        """Let the batch that waits go on."""
+        self._gate.unlink(missing_ok=True)
+
+    def is_at_gate(self) -> bool:
+        """Whether a batch with such a text has begun."""
+        return self._reached.exists()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the worker of a faulty server at the gate with one text, so that whatever comes waits in the queue."""
+        with ThreadPoolExecutor(1) as threads, self.gate_shut():
+            threads.submit(httpx.post, f"{self.url}/encode", json={"texts": "wait"}, timeout=PATIENCE_SECONDS)
+            wait_for(self.is_at_gate, "the batch that waits")
+            yield
+
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send a signal."""
         self.process.send_signal(number)
@@ -158,6 +187,12 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServ
     yield start
     for server in servers:
         server.close()
+
+
+def start_faulty(start_server: StartServer, *arguments: object, environ: Mapping[str, str] | None = None) -> Server:
+    """Start the server that fails on cue. Held by a test on a crushed machine, it does not take its worker for hung."""
+    prefix = [str(SERVER_PYTHON), "-m", "tests.e2e.faulty_server"]
+    return start_server("--no-warmup", "--hang-seconds", 600, *arguments, environ=environ, prefix=prefix)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import sys
 import threading
 import time
@@ -21,10 +22,9 @@ from model.contract import EncodeInput, OutputSpec, Row
 from model.embedder import Embedder
 from model.tokenizer import Tokenizer
 
-SLEEP_SECONDS = 1.5
-CUES = ("explode", "shrink", "ghost", "heavy", "sleep", "freeze", "murder", "poison", "medicine")
-"""Raise; give one row too few; a row of NaN; no memory for more than this text; take a while; never end; lose the
-thread afterwards; give nothing but NaN from now on; no longer."""
+CUES = ("explode", "shrink", "ghost", "heavy", "wait", "freeze", "murder", "poison", "medicine")
+"""Raise; give one row too few; a row of NaN; no memory for more than this text; wait until the file that is the gate
+is gone; never end; lose the thread afterwards; give nothing but NaN from now on; no longer."""
 
 HOLD = "hold"
 """A model is not read to its end while its folder holds a file of this name."""
@@ -45,10 +45,13 @@ def failing_on_cue(run: Run) -> Run:
             raise ValueError("exploded")
         if "heavy" in found and len(inputs) > 1:
             raise MemoryError
-        if "sleep" in found:
-            time.sleep(SLEEP_SECONDS)
+        if found & {"wait", "freeze"}:
+            gate = Path(os.environ["TESTS_GATE"])
+            gate.with_suffix(".reached").touch()
+            while gate.exists():
+                time.sleep(0.01)
         if "freeze" in found:
-            threading.Event().wait()
+            threading.Event().wait()  # takes no processor time at all
         if "murder" in found:
             threading.Thread(target=end_when_idle, args=[threading.current_thread()]).start()
         is_poisoned = "poison" in found or (is_poisoned and "medicine" not in found)
