@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,8 @@ from model.chunks import chunk_text
 from model.contract import OutputSpec
 from model.embedder import Embedder
 from model.output_dtype import convert
-from tests.e2e.conftest import ROOT, command, environment, run_command, wait_for
+from tests.e2e.conftest import run_command
+from tests.e2e.encoding import Encode
 from tests.tiny import make_bert_folder
 
 pytestmark = pytest.mark.e2e
@@ -44,19 +44,14 @@ def test_chunks_survive_a_kill(model: Path, embedder: Embedder, tmp_path: Path) 
     and the embedding that the library gives it.
     """
     source, output = tmp_path / "a.jsonl", tmp_path / "o.jsonl"
-    source.write_text(
-        "".join(json.dumps({"id": f"n{number}", "text": text}) + "\n" for number, text in enumerate(LONG))
-    )
-    arguments = ("encode", source, output, "--model", model, "--keep", "id", "--dimensions", 5, *CHUNKS, *FLAGS)
-    state = output.with_name("o.jsonl.part.json")
-    killed = subprocess.Popen(command(*arguments), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL)
-    try:
-        wait_for(lambda: state.exists() and json.loads(state.read_text())["progress"]["num_rows"] > 0, "some rows")
-    finally:
-        killed.send_signal(signal.SIGKILL)
-        killed.wait()
+    lines = [json.dumps({"id": f"n{number}", "text": text}) for number, text in enumerate(LONG)]
+    source.write_text("".join(f"{line}\n" for line in lines))
+    flags = ("--model", model, "--input-format", "jsonl", "--keep", "id", "--dimensions", 5, *CHUNKS, *FLAGS)
+    with Encode(lines[:-1], output, *flags) as run:
+        run.wait_for_rows(1)
+        assert run.stop(signal.SIGKILL)[0] == -signal.SIGKILL
     assert not output.exists()
-    done = run_command(*arguments)
+    done = run_command("encode", source, output, *flags)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert f"{len(rows)} chunks of 400 texts in 5 dimensions" in done.stdout
