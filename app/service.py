@@ -137,6 +137,7 @@ class Service:
         self._default = models[0]
         self.timeout_seconds = timeout_seconds
         self._long_turn = asyncio.Lock()
+        self._long_work: set[asyncio.Task[object]] = set()
         self._clock = clock
         self.caller = ANYONE
 
@@ -269,11 +270,31 @@ class Service:
         elif characters <= LONG_CHARACTERS:
             found = await asyncio.to_thread(tokenize)
         else:
-            async with self._long_turn:
-                found = await asyncio.to_thread(tokenize)
+            found = await self._tokenize_alone(tokenize)
         ended = self._clock()
         note_stage("tokenize", started, ended)
         return found, ended - started
+
+    async def _tokenize_alone(self, tokenize: Callable[[], T]) -> T:
+        """Tokenize on a thread when no other long request is.
+
+        A thread cannot be ended: the turn of a caller who leaves is over when their thread is.
+        """
+        await self._long_turn.acquire()
+        work = asyncio.create_task(asyncio.to_thread(tokenize))
+        self._long_work.add(work)  # the event loop alone would not keep it
+        work.add_done_callback(self._end_long_turn)
+        try:
+            await asyncio.wait([work])  # which, when it is cancelled, leaves the work alone
+            return work.result()
+        finally:
+            del work  # or an error would hold, by its traceback, itself and the texts
+
+    def _end_long_turn(self, work: asyncio.Task[object]) -> None:
+        self._long_work.discard(work)
+        self._long_turn.release()
+        if not work.cancelled():
+            work.exception()  # has been looked at, though whom it concerns may have left
 
     async def run(
         self,

@@ -6,6 +6,7 @@ The first part speaks to the whole app, the second to one connection with a cloc
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import re
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.anyio
 
 MANY = 200_000  # faults in one body: some seconds, and hundreds of megabytes, for whoever looks at each
 SOON_SECONDS = 3.0  # of processor time, which a crowded machine hardly changes, for what takes tens of milliseconds
+NEVER_SECONDS = 0.2  # for what takes a millisecond where it happens, and must not
 HUGE = 10**4000
 
 
@@ -235,6 +237,38 @@ async def test_long_requests_take_turns(server: Served, characters: int, is_alon
     responses = await asyncio.gather(*(server.post("/tokenize", body) for _ in range(6)))
     assert [response.status_code for response in responses] == [200] * 6
     assert (counting.most == 1) is is_alone
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+async def test_the_turn_of_a_caller_who_leaves_lasts_as_long_as_the_work(server: Served, truncate: bool) -> None:
+    """A thread cannot be ended: whoever sends a long request and leaves, again and again, has one at work, whether it
+    ends well or in an error; nobody hears of it, and the next caller is served.
+    """
+    gate, entered = threading.Event(), threading.Semaphore(0)
+
+    class Gated(Counting):
+        def encode(self, *args: Any, **kwargs: Any) -> Any:
+            entered.release()
+            assert gate.wait(WAIT_SECONDS)
+            return super().encode(*args, **kwargs)
+
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    counting = Gated(server.embedder.tokenizer)
+    server.embedder.tokenizer = cast(Tokenizer, counting)
+    body = {"texts": ["a." * 25_000] * (LONG_CHARACTERS // 25_000), "truncate": truncate}
+    left = [asyncio.create_task(server.post("/tokenize", body)) for _ in range(4)]
+    assert await asyncio.to_thread(entered.acquire, timeout=WAIT_SECONDS)
+    for caller in left:
+        caller.cancel()
+    await asyncio.wait(left)
+    staying = asyncio.create_task(server.post("/tokenize", {**body, "truncate": True}))
+    begun_beside = await asyncio.to_thread(entered.acquire, timeout=NEVER_SECONDS)
+    gate.set()
+    assert (await staying).status_code == 200
+    del left, caller  # their tracebacks hold the work
+    gc.collect()  # an error that nobody took is told when it goes
+    assert (begun_beside, counting.most, complaints) == (False, 1, [])
 
 
 def test_words_of_one_long_run() -> None:
