@@ -429,7 +429,7 @@ class Batcher:
         if len(batch) == 1:
             name = f"texts[{batch[0].index}]"
             seconds = self._queue_tokens / self._tokens_per_second
-            message = f"there is not enough memory to encode {name}"
+            message = "there is not enough memory to encode this text"  # which the caller may know by another name
             batch[0].request.fail(OutOfMemoryError(message, param=name, retry_after_seconds=seconds))
             return
         self._share.shrink(self._share_of(batch))
@@ -452,7 +452,7 @@ class Batcher:
         if len(batch) == 1:
             request, name = batch[0].request, f"texts[{batch[0].index}]"
             known = isinstance(error, (InputError, ServiceError))
-            request.fail(error if known else InferenceError(f"the encoder failed on {name}", param=name))
+            request.fail(error if known else InferenceError("the encoder failed on this text", param=name))
             return
         for text in batch:
             if self._still_wanted([text]):
@@ -474,7 +474,7 @@ class Batcher:
             if not is_finite:
                 name = f"texts[{text.index}]"
                 text.request.context.run(logger.error, "the row of %s is not finite", name)
-                text.request.fail(NonFiniteError(f"the encoder's result for {name} is not finite", param=name))
+                text.request.fail(NonFiniteError("the encoder's result for this text is not finite", param=name))
                 continue
             row.queue_seconds = finished.started_at - text.enqueued_at
             row.inference_seconds = finished.seconds
