@@ -11,6 +11,9 @@ from app.facts import RequestFacts
 LATE_STATUSES = frozenset({503, 504})
 """Answers of a server that starts, drains or is overloaded: no fault, and they come in floods."""
 
+NOT_SUPPORTED = 501
+"""What the model cannot do, which any caller may ask for: no fault either."""
+
 _requests = logging.getLogger("app.requests")
 
 
@@ -44,9 +47,9 @@ class AccessLog:
         route_template : str
             Such as ``/models/{name}/encode``, never the raw path.
         status : int
-            499 for a caller that left. From 500 up it is a fault of ours, but for :data:`LATE_STATUSES`.
+            499 for a caller that left. From 500 up it is a fault of ours, but for :data:`LATE_STATUSES` and :data:`NOT_SUPPORTED`.
         seconds : float
-            From the first byte to the last.
+            From when the head is read to the last byte.
         facts : RequestFacts
         """
         level = self._level(request_id, status, seconds)
@@ -66,7 +69,7 @@ class AccessLog:
             _requests.log(level, "%s %s %d", method, route_template, status, extra=fields)
 
     def _level(self, request_id: str, status: int, seconds: float) -> int:
-        if status >= 500 and status not in LATE_STATUSES:
+        if status >= 500 and status not in LATE_STATUSES and status != NOT_SUPPORTED:
             return logging.ERROR
         if self._slow_seconds is not None and seconds > self._slow_seconds:
             return logging.WARNING

@@ -25,6 +25,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from app.access import HEALTH_PATHS, METRICS_PATH
+from app.access_log import NOT_SUPPORTED
 from app.facts import RequestFacts
 from app.requests import CLIENT_GONE
 from app.version import VERSION
@@ -105,7 +106,7 @@ class RequestTracer:
             for stage in facts.stages:
                 child = self._tracer.start_span(stage.stage, context=inside, start_time=to_ns(stage.started))
                 child.end(to_ns(stage.ended))
-            if status >= 500:
+            if _is_fault(status):
                 span.set_status(trace.StatusCode.ERROR)
         span.end(now_ns)
 
@@ -130,7 +131,7 @@ def _attributes(
         attributes["http.route"] = route
     if status != CLIENT_GONE:
         attributes["http.response.status_code"] = status
-    if status >= 500 or status == CLIENT_GONE:
+    if _is_fault(status) or status == CLIENT_GONE:
         attributes["error.type"] = "client_gone" if status == CLIENT_GONE else str(status)
     if facts.key is not None:
         attributes["eyeline.key"] = facts.key
@@ -142,6 +143,11 @@ def _attributes(
             "eyeline.truncated": facts.truncated,
         }
     return attributes
+
+
+def _is_fault(status: int) -> bool:
+    """Whether a status is an error of the server's, not one that any caller may ask for."""
+    return status >= 500 and status != NOT_SUPPORTED
 
 
 def wants_traces(endpoint: str | None, environ: Mapping[str, str]) -> bool:

@@ -27,7 +27,7 @@ def write(log: AccessLog, status: int = 200, seconds: float = 0.1, request_id: s
     log.write(request_id, "POST", "/encode", status, seconds, RequestFacts())
 
 
-@pytest.mark.parametrize("status", [200, 204, 304, 400, 404, 413, 422, 429, 499, 503, 504])
+@pytest.mark.parametrize("status", [200, 204, 304, 400, 404, 413, 422, 429, 499, 501, 503, 504])
 def test_floods_do_not_reach_the_log(status: int, capsys: pytest.CaptureFixture[str]) -> None:
     """What callers, overload or a draining server cause at will is a line at debug only."""
     configure_logging("info")

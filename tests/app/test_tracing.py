@@ -173,6 +173,7 @@ def record(exporter: InMemorySpanExporter, status: int, **options: Any) -> None:
     ("status", "code", "attributes"),
     [
         (422, StatusCode.UNSET, {"http.response.status_code": 422}),
+        (501, StatusCode.UNSET, {"http.response.status_code": 501}),
         (503, StatusCode.ERROR, {"http.response.status_code": 503, "error.type": "503"}),
         (CLIENT_GONE, StatusCode.UNSET, {"error.type": "client_gone"}),
     ],
