@@ -47,7 +47,8 @@ class AccessLog:
         route_template : str
             Such as ``/models/{name}/encode``, never the raw path.
         status : int
-            499 for a caller that left. From 500 up it is a fault of ours, but for :data:`LATE_STATUSES` and :data:`NOT_SUPPORTED`.
+            499 for a caller that left. From 500 up it is a fault of ours, but for :data:`NOT_SUPPORTED` and
+            :data:`LATE_STATUSES`.
         seconds : float
             From when the head is read to the last byte.
         facts : RequestFacts

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import httpx
 
 from eyeline.calls import Call, Operation
+from eyeline.replies import undecodable
 from eyeline.retry import Attempts
 from eyeline.settings import ClientSettings
 
@@ -91,7 +92,10 @@ class AsyncSender:
             await self.wait(seconds)
 
     async def attempt(self, call: Call[Any], timeout_seconds: float) -> httpx.Response:
-        """Make a call once; raises httpx's own errors."""
-        return await self._http.request(
-            call.method, call.path, content=call.content(), headers=call.headers(), timeout=timeout_seconds
-        )
+        """Make a call once; raises httpx's own errors of transport, and :class:`UnexpectedAnswerError`."""
+        try:
+            return await self._http.request(
+                call.method, call.path, content=call.content(), headers=call.headers(), timeout=timeout_seconds
+            )
+        except httpx.DecodingError as error:  # the one other error of a request, as no redirect is followed
+            raise undecodable(error) from error

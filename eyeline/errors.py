@@ -17,7 +17,7 @@
     │   │   └── DeadlineExceededError    504  a time limit of the server's, or ``request_timeout_seconds``
     │   ├── UnreachableError             no connection, or one that broke before the answer was complete
     │   ├── NoAnswerInTimeError          a connection, but no answer before the time-out
-    │   └── UnexpectedAnswerError        an answer of success that is not Eyeline's, or of two different models
+    │   └── UnexpectedAnswerError        an answer that is not Eyeline's, or two of different models
     └── UserWarning
         └── TruncationWarning            texts were cut to what the model reads
 """
@@ -131,7 +131,7 @@ class NoAnswerInTimeError(EyelineError):
 
 
 class UnexpectedAnswerError(EyelineError):
-    """An answer of success that cannot be read, or answers of two different models to one call."""
+    """An answer that cannot be decoded, one of success that cannot be read, or two of different models to one call."""
 
 
 class TruncationWarning(UserWarning):

@@ -63,6 +63,11 @@ def read(response: httpx.Response, parse: Callable[[httpx.Response], T], first: 
         ) from error
 
 
+def undecodable(error: httpx.DecodingError) -> UnexpectedAnswerError:
+    """Make the exception of an answer that is not in the coding that its Content-Encoding says."""
+    return UnexpectedAnswerError(f"an answer that cannot be decoded ({error})")
+
+
 def read_arrays(content: bytes) -> tuple[dict[str, Any], Arrays]:
     """Take a safetensors answer apart: the JSON beside the arrays, and the arrays, each a copy that may be written to.
 

@@ -12,6 +12,7 @@ import httpx
 
 from eyeline.calls import Call, Operation
 from eyeline.errors import EyelineError
+from eyeline.replies import undecodable
 from eyeline.retry import Attempts
 from eyeline.settings import ClientSettings
 
@@ -104,7 +105,10 @@ class Sender:
                 raise EyelineError("given up, as another request of this call has failed")
 
     def attempt(self, call: Call[Any], timeout_seconds: float) -> httpx.Response:
-        """Make a call once; raises httpx's own errors."""
-        return self._http.request(
-            call.method, call.path, content=call.content(), headers=call.headers(), timeout=timeout_seconds
-        )
+        """Make a call once; raises httpx's own errors of transport, and :class:`UnexpectedAnswerError`."""
+        try:
+            return self._http.request(
+                call.method, call.path, content=call.content(), headers=call.headers(), timeout=timeout_seconds
+            )
+        except httpx.DecodingError as error:  # the one other error of a request, as no redirect is followed
+            raise undecodable(error) from error

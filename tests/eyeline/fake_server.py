@@ -154,6 +154,11 @@ def answer_tokenize(body: dict[str, Any]) -> httpx.Response:
     return httpx.Response(200, json={"model": MODEL, "texts": texts})
 
 
+def answer_badly(body: object) -> httpx.Response:
+    """Say gzip of what is none; a stream, as a body in memory would be decoded here."""
+    return httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=httpx.ByteStream(b"no gzip"))
+
+
 class FakeServer:
     """Answers what it was told to answer, in that order, and after that what was asked.
 

@@ -8,8 +8,15 @@ import json
 import httpx
 import pytest
 
-from eyeline import AsyncClient, NoAnswerInTimeError, OverloadedError, RetryPolicy, TooLargeError
-from tests.eyeline.fake_server import FakeServer, answer_encode, problem
+from eyeline import (
+    AsyncClient,
+    NoAnswerInTimeError,
+    OverloadedError,
+    RetryPolicy,
+    TooLargeError,
+    UnexpectedAnswerError,
+)
+from tests.eyeline.fake_server import FakeServer, answer_badly, answer_encode, problem
 from tests.eyeline.test_async_client import client_of, run
 
 
@@ -67,6 +74,22 @@ def test_retries_follow_the_same_rules() -> None:
             with pytest.raises(NoAnswerInTimeError):
                 await client.encode("1")
         assert final.waits == []
+
+    run(scenario)
+
+
+def test_an_answer_that_cannot_be_decoded_is_no_answer_of_eyelines() -> None:
+    """As for the client that waits: an error of ours, at once, whatever is asked."""
+
+    async def scenario() -> None:
+        server = FakeServer()
+        server.routes["/encode"] = server.routes["/health"] = answer_badly
+        async with client_of(server) as client:
+            with pytest.raises(UnexpectedAnswerError, match="cannot be decoded"):
+                await client.encode("1")
+            with pytest.raises(UnexpectedAnswerError, match="cannot be decoded"):
+                await client.health()
+        assert (len(server.requests), server.waits) == (2, [])
 
     run(scenario)
 

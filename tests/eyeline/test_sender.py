@@ -8,9 +8,17 @@ from typing import Any
 import httpx
 import pytest
 
-from eyeline import Client, NoAnswerInTimeError, OverloadedError, RetryPolicy, TooLargeError, UnreachableError
+from eyeline import (
+    Client,
+    NoAnswerInTimeError,
+    OverloadedError,
+    RetryPolicy,
+    TooLargeError,
+    UnexpectedAnswerError,
+    UnreachableError,
+)
 from tests.doubles import WAIT_SECONDS
-from tests.eyeline.fake_server import FakeServer, answer_encode, problem
+from tests.eyeline.fake_server import FakeServer, answer_badly, answer_encode, problem
 from tests.eyeline.test_client import client_of
 
 
@@ -66,6 +74,17 @@ def test_a_server_that_is_not_there_is_told_apart_from_a_slow_one() -> None:
     slow = FakeServer(httpx.ReadTimeout("slow"))
     with client_of(slow) as client, pytest.raises(NoAnswerInTimeError):
         client.encode("1")
+
+
+def test_an_answer_that_cannot_be_decoded_is_no_answer_of_eyelines() -> None:
+    """Something in between says gzip of what is none: an error of ours, at once, whatever is asked."""
+    server = FakeServer()
+    server.routes["/encode"] = server.routes["/health"] = answer_badly
+    with client_of(server) as client:
+        for ask in (lambda: client.encode("1"), client.health):
+            with pytest.raises(UnexpectedAnswerError, match="cannot be decoded"):
+                ask()
+    assert (len(server.requests), server.waits) == (2, [])
 
 
 def test_an_attempt_has_what_is_left_of_the_deadline() -> None:
