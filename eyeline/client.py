@@ -99,7 +99,9 @@ class Client:
         Raises
         ------
         EyelineError
-            Of the requests of a long list, the first that fails; the others are given up.
+            Of the requests of a long list, the first that fails. Those not sent yet never are; those under way are
+            waited for, ``timeout_seconds`` at most, as nothing ends a thread that waits for an answer. So it is after
+            Ctrl-C.
         """
         encoded = self._sender.run(encode_operation(texts, options, self._settings.max_texts_per_request))
         self._settings.report_truncation(encoded.truncated, "texts")

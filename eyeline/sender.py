@@ -85,7 +85,7 @@ class Sender:
                 for worker in as_completed([pool.submit(work) for _ in range(num_workers)]):
                     worker.result()
             finally:
-                stopped.set()  # after an error, or Ctrl-C, nobody wants the rest
+                stopped.set()  # after an error, or Ctrl-C, nobody wants the rest; what is under way is waited for
         return operation.merge([results[place] for place in range(len(calls))])
 
     def _send(self, call: Call[P], wait: Wait) -> P:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import httpx
@@ -162,6 +163,32 @@ def test_one_failed_part_fails_the_call_and_spares_the_rest() -> None:
     with client, pytest.raises(TooLargeError) as caught:
         client.encode([str(number) for number in range(100)])
     assert caught.value.param == "texts[1]"
+    assert len(server.requests) == 2
+
+
+def test_a_failed_call_leaves_no_request_behind() -> None:
+    """What is under way is waited for: the client may be closed next, and no connection under a thread that reads."""
+    server = FakeServer()
+    under_way, failed = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def answer(body: dict[str, Any]) -> httpx.Response:
+        [text] = body["texts"]
+        if text == "0":
+            assert under_way.wait(WAIT_SECONDS)
+            failed.set()
+            return problem(413, "text_too_long")
+        under_way.set()
+        assert failed.wait(WAIT_SECONDS)
+        time.sleep(0.05)  # by now the call has failed
+        ended.append(text)
+        return answer_encode(body)
+
+    server.routes["/encode"] = answer
+    with client_of(server, max_texts_per_request=1, max_concurrency=2) as client:
+        with pytest.raises(TooLargeError):
+            client.encode(["0", "1", "2"])
+        assert ended == ["1"]
     assert len(server.requests) == 2
 
 
