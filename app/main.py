@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 
 from app.access import AccessControl, AccessRules
 from app.access_log import AccessLog
@@ -64,7 +65,9 @@ CROSS_ORIGIN_HEADERS = (
 """What a page of another origin may send beside what every page may."""
 EXPOSED_HEADERS = (
     *("X-Request-ID", "Server-Timing", "Retry-After", "WWW-Authenticate", "Inference-Header-Content-Length"),
-    *("X-Truncated-Count", "X-Truncated-Texts"),
+    *("X-Truncated-Count", "X-Truncated-Texts", "X-Clipped-Count", "X-Ignored-Fields"),
+    *("x-compute-type", "x-compute-characters", "x-compute-tokens", "x-compute-time"),
+    *("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time"),
 )
 """What it may read beside what every page may."""
 
@@ -72,13 +75,11 @@ NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": Fal
 """FastAPI's own, which a variable of the environment could turn on, sends exceptions away with what they say, and asks
 at each request whether it is on. Ours is ``app/tracing.py``."""
 
-TEXT_ROUTES = (
-    *("/encode", "/similarity", "/attention/heads", "/v1/embeddings", "/embeddings", "/embed", "/embed_all", "/"),
-    *("/models/{name}/embed", "/models/{name}/embed_all", "/models/{name}/similarity"),
-    *("/embed_sparse", "/models/{name}/embed_sparse"),
-    *("/predict", "/models/{name}/predict", "/rerank", "/models/{name}/rerank", "/v1/rerank", "/v2/rerank"),
-    *("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer"),
+TEXT_ROUTERS = (
+    *(encode.router, shared.router, attention.router, openai.router, tei.router, rerank.router, oip.router),
 )
+NOT_RUN = ("/tokenize", "/decode")
+"""What these paths take is read, and not run: it counts as no texts."""
 
 
 def load_models(settings: Settings) -> list[LoadedModel]:
@@ -126,8 +127,7 @@ def create_app(settings: Settings, models: Sequence[LoadedModel], tracer: Reques
     FastAPI
         Its ``state.server`` is a :class:`~app.state.ServerState`; not ready before its lifespan has begun.
     """
-    texts = [encode.router, shared.router, attention.router, openai.router, tei.router, rerank.router, oip.router]
-    routers = [*texts, health.router]
+    routers = [*TEXT_ROUTERS, health.router]
     if settings.viewer:
         routers.append(viewer.router)
     rules = access_rules(settings)
@@ -302,7 +302,7 @@ async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics
         max_queue_tokens=settings.max_queue_tokens or default_queue_tokens(batch_tokens, tokens_per_second),
         max_key_share=settings.max_key_share,
     )
-    observer = metrics.for_model(model.name, padding_ratio=embedder.padding_ratio, routes=TEXT_ROUTES)
+    observer = metrics.for_model(model.name, padding_ratio=embedder.padding_ratio, routes=text_routes())
     batcher = Batcher(
         run=embedder.run,
         cost=partial(cost, vocab_size=embedder.info.vocab_size),
@@ -312,6 +312,13 @@ async def _serve(model: LoadedModel, worker: Worker, settings: Settings, metrics
         tokens_per_second=tokens_per_second,
     )
     return ServedModel(model.name, embedder, batcher, observer, limits)
+
+
+def text_routes() -> list[str]:
+    """Return the templates of the routes whose texts are run."""
+    found = [route for router in TEXT_ROUTERS for route in router.routes if isinstance(route, Route)]
+    paths = {route.path for route in found if "POST" in (route.methods or ())}
+    return sorted(path for path in paths if not path.endswith(NOT_RUN))
 
 
 def default_queue_tokens(batch_tokens: int, tokens_per_second: float) -> int:

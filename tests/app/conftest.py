@@ -16,6 +16,8 @@ from typing import Any, cast
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.routing import Mount, Route
 
 from app.main import create_app, load_models
 from app.reload import LoadedModel
@@ -138,6 +140,21 @@ class Served:
         value = self.state.metrics.registry.get_sample_value(name, {key: str(label) for key, label in labels.items()})
         assert value is not None, f"no series {name} {labels}"
         return value
+
+
+def routes_of(served: Served) -> list[tuple[str, str]]:
+    """Every method and path that the app knows, and where a folder is mounted."""
+    found: list[tuple[str, str]] = []
+    pending = list(served.app.routes)
+    while pending:
+        route = pending.pop()
+        if isinstance(route, APIRoute | Route):
+            found += [(method, route.path) for method in route.methods or ()]
+        elif isinstance(route, Mount):
+            found.append(("GET", route.path + "/{name}"))
+        else:
+            pending += list(getattr(route, "routes", None) or route.original_router.routes)  # type: ignore[attr-defined]
+    return found
 
 
 async def until(condition: Callable[[], bool]) -> None:

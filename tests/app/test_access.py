@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi import Response
-from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.routing import Mount, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from app.access import AccessControl, AccessRules, shown_key
+from app.access import KEY_HEADERS, AccessControl, AccessRules, shown_key
 from app.keys import KeyRing, NamedKey
-from tests.app.conftest import Serve, Served
+from app.main import EXPOSED_HEADERS
+from app.tensors import LENGTH_HEADER
+from tests.app.conftest import Serve, Served, routes_of
 
 pytestmark = pytest.mark.anyio
 
@@ -42,21 +44,6 @@ async def locked(serve: Serve) -> AsyncIterator[Served]:
 def bearer(key: str) -> dict[str, str]:
     """The header that shows a key."""
     return {"Authorization": f"Bearer {key}"}
-
-
-def routes_of(served: Served) -> list[tuple[str, str]]:
-    """Every method and path that the app knows, and where a folder is mounted."""
-    found: list[tuple[str, str]] = []
-    pending = list(served.app.routes)
-    while pending:
-        route = pending.pop()
-        if isinstance(route, APIRoute | Route):
-            found += [(method, route.path) for method in route.methods or ()]
-        elif isinstance(route, Mount):
-            found.append(("GET", route.path + "/{name}"))
-        else:
-            pending += list(getattr(route, "routes", None) or route.original_router.routes)  # type: ignore[attr-defined]
-    return found
 
 
 async def test_every_route_is_closed_but_those_that_are_open(locked: Served) -> None:
@@ -300,6 +287,23 @@ async def test_pages_of_other_origins_may_not_ask(server: Served) -> None:
     asked = await server.client.options("/encode", headers=preflight)
     assert asked.status_code == 405
     assert not any(name.startswith("access-control") for name in (*response.headers, *asked.headers))
+
+
+async def test_pages_of_named_origins_may_read_every_header() -> None:
+    """Whatever header an answer may have: those that the code writes, found in the code. What is left out is read by
+    every page, or is the viewer's own page, or is a name that keys are sent by.
+    """
+    header = re.compile(r"[A-Za-z]+(-[A-Za-z]+)+")
+    written = {LENGTH_HEADER.lower()}
+    for path in (Path(__file__).parents[2] / "app").rglob("*.py"):
+        if path.name == "viewer.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = node.keys if isinstance(node, ast.Dict) else [node.slice] if isinstance(node, ast.Subscript) else []
+            texts = [str(name.value) for name in names if isinstance(name, ast.Constant)]
+            written |= {text.lower() for text in texts if header.fullmatch(text)}
+    assert {"x-request-id", "x-compute-type", "x-ignored-fields", "server-timing"} <= written
+    assert written - {"content-type", *KEY_HEADERS} <= {name.lower() for name in EXPOSED_HEADERS}
 
 
 async def test_pages_of_named_origins_may_ask(serve: Serve) -> None:
