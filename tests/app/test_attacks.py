@@ -204,10 +204,11 @@ def test_long_texts_are_tokenized_one_after_the_other(backend: tokenizers.Tokeni
 
 
 class Counting:
-    """A tokenizer that knows how many callers are in it at once."""
+    """A tokenizer that knows how many callers are in it at once; where they shall meet, each waits for another."""
 
-    def __init__(self, inner: Tokenizer) -> None:
+    def __init__(self, inner: Tokenizer, *, meets: bool) -> None:
         self._inner = inner
+        self._meeting = threading.Barrier(2 if meets else 1, timeout=60)  # as long as that only where none comes
         self._lock = threading.Lock()
         self._now = 0
         self.most = 0
@@ -220,6 +221,7 @@ class Counting:
             self._now += 1
             self.most = max(self.most, self._now)
         try:
+            self._meeting.wait()
             return self._inner.encode(*args, **kwargs)
         finally:
             with self._lock:
@@ -231,7 +233,7 @@ async def test_long_requests_take_turns(server: Served, characters: int, is_alon
     """Requests of very many characters are tokenized one at a time, so that their memory does not add up; others
     are not held up by one another.
     """
-    counting = Counting(server.embedder.tokenizer)
+    counting = Counting(server.embedder.tokenizer, meets=not is_alone)
     server.embedder.tokenizer = cast(Tokenizer, counting)
     body = {"texts": ["a." * 25_000] * (characters // 50_000)}
     responses = await asyncio.gather(*(server.post("/tokenize", body) for _ in range(6)))
