@@ -23,7 +23,7 @@ from eyeline import (
     TruncationWarning,
     UnreachableError,
 )
-from tests.e2e.conftest import MAX_LENGTH, PATIENCE_SECONDS, Server, StartServer
+from tests.e2e.conftest import MAX_LENGTH, PATIENCE_SECONDS, Server, StartServer, start_faulty
 
 pytestmark = pytest.mark.e2e
 
@@ -140,7 +140,7 @@ def test_errors_are_the_servers(client: Client) -> None:
 
 def test_a_small_queue_is_no_error(start_server: StartServer) -> None:
     """Five requests at once, of which the queue holds one: all are answered, some after a 429."""
-    crowded = start_server("--max-queue-texts", 4, "--max-texts", 4, "--no-warmup")
+    crowded = start_faulty(start_server, "--max-queue-texts", 4, "--max-texts", 4)
     texts = [f"sentence number {number} " * 60 for number in range(20)]
     refused: list[int] = []
 
@@ -148,12 +148,13 @@ def test_a_small_queue_is_no_error(start_server: StartServer) -> None:
         def handle_request(self, request: httpx.Request) -> httpx.Response:
             response = super().handle_request(request)
             if response.status_code == 429:
+                crowded.open_gate()  # till then the queue is full, however fast the server is
                 refused.append(response.status_code)
             return response
 
     patient = RetryPolicy(deadline_seconds=PATIENCE_SECONDS)
     settings: dict[str, Any] = {"timeout_seconds": PATIENCE_SECONDS, "retry": patient, "max_texts_per_request": 4}
-    with Client(crowded.url, max_concurrency=5, transport=Counting(), **settings) as client:
+    with Client(crowded.url, max_concurrency=5, transport=Counting(), **settings) as client, crowded.held():
         client.wait_until_ready(PATIENCE_SECONDS)
         crowd = client.encode(texts).embeddings
         alone = client.encode([texts[0], texts[-1]]).embeddings

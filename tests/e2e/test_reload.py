@@ -28,6 +28,8 @@ NUM_FIRST_RELOADS = 4
 """So many fill what the C library keeps: two of each model."""
 NUM_RELOADS = NUM_FIRST_RELOADS + min(40, int(4 * TEST_SCALE))
 MEGABYTE = 1_000_000
+MAX_GROWTH_BYTES = 200 * MEGABYTE
+"""Since then: a server that holds on to every model has grown by 170 MB with each of four reloads, and more."""
 
 
 @pytest.fixture
@@ -65,8 +67,8 @@ def embeddings(answer: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 def test_a_reload_under_load_fails_nobody(start_server: StartServer, served_folder: Path) -> None:
     """Callers never pause while the folder is switched to and fro: each answer is 200 and wholly of one of the two
-    models, an answer that began after a switch is of the new one, and memory is flat once both models were
-    there twice.
+    models, an answer that began after a switch is of the new one, and memory comes back to what it was when
+    both models had been there twice.
     """
     server = start_server("--model", f"m={served_folder}", "--weights-dir", served_folder.parent)
     by_folder = {DEFAULT_MODEL: embeddings(server.encode(TEXTS, model="m"))}
@@ -124,7 +126,9 @@ def test_a_reload_under_load_fails_nobody(start_server: StartServer, served_fold
     )
     assert server.sample("eyeline_queue_texts", model="m") == 0
     print(f"{NUM_RELOADS} reloads, {sum(seen.values())} requests; resident MB {[round(r / 1e6) for r in resident]}")
-    assert max(resident[NUM_FIRST_RELOADS:]) < max(resident[:NUM_FIRST_RELOADS]) * 1.1 + 20 * MEGABYTE
+    limit = max(resident[:NUM_FIRST_RELOADS]) + MAX_GROWTH_BYTES
+    # An old model goes, and its memory is given back, a while after the last answer of it.
+    wait_for(lambda: server.sample("process_resident_memory_bytes") < limit, "the return of the old models' memory")
 
 
 def test_a_broken_folder_leaves_the_old_model(start_server: StartServer, tmp_path: Path) -> None:
