@@ -24,7 +24,7 @@ class Caller:
     key : str or None
         The name of the API key that was shown.
     arrived_at : float or None
-        Reading of the service's clock at the first byte; None: time counts from when the texts are known.
+        Reading of the service's clock when the head was read; None: time counts from when the texts are known.
     timeout_seconds : float or None
         How long the caller says that they wait.
     """

@@ -131,7 +131,7 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self._requests = self._counter("requests", "HTTP requests answered.", "route", "status")
-        self._request_duration = self._durations("request_duration_seconds", "From first to last byte.", "route")
+        self._request_duration = self._durations("request_duration_seconds", "From head read to last byte.", "route")
         self._key_requests = self._counter("key_requests", "Requests of callers that showed a key.", "key", "status")
         self._inflight = self._gauge("inflight_requests", "HTTP requests in progress.")
         self._errors = self._counter("errors", "Errors answered, by their stable code.", "code")
@@ -215,7 +215,7 @@ class Metrics:
         status : int
             499 for a caller that left.
         seconds : float
-            Since its first byte.
+            Since its head was read.
         key : str or None
             The name of the API key that the caller showed.
         """
@@ -325,7 +325,7 @@ class LostLogLines(Collector):
 class ModelMetrics:
     """The metrics of one queue of a model, every child looked up once. Made by :meth:`Metrics.for_model`.
 
-    The first eight methods are what the batcher calls, the others what the service calls.
+    The methods of :class:`~app.batcher.BatchObserver` are what the batcher calls, the others what the service calls.
     """
 
     def __init__(self, metrics: Metrics, name: str, padding_ratio: PaddingRatio) -> None:

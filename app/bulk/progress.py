@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 
 class ProgressBar:
-    """A :class:`~app.bulk.Watcher` that draws on stderr.
+    """A :class:`~app.bulk.encode.Watcher` that draws on stderr.
 
     Parameters
     ----------
