@@ -1,8 +1,10 @@
-"""How much of a batch's budget is used: all of it, or less for a while after memory ran out."""
+"""What a batch may hold, and how much of that is used: all of it, or less for a while after memory ran out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+DEFAULT_BATCH_TOKENS = {"cpu": 2_048, "cuda": 16_384}
 
 RECOVERY_SECONDS = 60.0
 """How long a lowered share is kept before it is doubled."""
@@ -10,6 +12,20 @@ RECOVERY_SECONDS = 60.0
 MIN_SHARE = 1 / 16
 """No lower: below it the weights and the longest text take what memory there is, and small batches waste the rest. A
 batch that still does not fit is halved all the same, by itself."""
+
+
+def batch_budget(asked: int | None, device_type: str, longest: int) -> int:
+    """Return the token budget of a batch: what was asked, or the device's default, but that not under one text.
+
+    Parameters
+    ----------
+    asked : int or None
+    device_type : str
+        "cpu" or "cuda".
+    longest : int
+        Tokens of the longest text that the model reads.
+    """
+    return asked if asked is not None else max(DEFAULT_BATCH_TOKENS[device_type], longest)
 
 
 class BatchShare:

@@ -110,7 +110,9 @@ def add_model_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", help="where the model runs: auto, cpu, cuda, cuda:N")
     group.add_argument("--threads", metavar="N", help="CPU threads")
     group.add_argument("--special-tokens", help="what [SEP] in a text is: text, parse")
-    group.add_argument("--batch-tokens", metavar="TOKENS", help="tokens run together in one batch")
+    group.add_argument(
+        "--batch-tokens", metavar="TOKENS", help="tokens run together in one batch; the longest text always fits"
+    )
     group.add_argument("--batch-attention-values", metavar="VALUES", help="attention weights of one batch")
     group.add_argument("--max-attention-values-computed", metavar="VALUES", help="attention weights of one text")
     group.add_argument("--max-text-characters", metavar="CHARACTERS", help="a longer text is bad")

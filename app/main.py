@@ -22,6 +22,7 @@ from starlette.routing import Route
 from app.access import AccessControl, AccessRules
 from app.access_log import AccessLog
 from app.batcher import Batcher, QueueLimits
+from app.budget import batch_budget
 from app.callers import TIMEOUT_HEADER
 from app.errors import error_codes
 from app.families import write_error
@@ -50,7 +51,6 @@ from model.lanes import lane_threads
 
 log = logging.getLogger("eyeline")
 
-DEFAULT_BATCH_TOKENS = {"cpu": 2_048, "cuda": 16_384}
 DRAIN_SECONDS = 30.0
 """The queue holds what the machine works off in so long, unless a setting says otherwise."""
 MIN_QUEUE_BATCHES = 8
@@ -393,7 +393,4 @@ def not_finite(models: Iterable[ServedModel]) -> list[str]:
 
 
 def _batch_tokens(settings: Settings, embedder: Embedder) -> int:
-    """Return the token budget of a batch: the setting, or the device's default, but never under one text."""
-    if settings.batch_tokens is not None:
-        return settings.batch_tokens
-    return max(DEFAULT_BATCH_TOKENS[embedder.device.type], embedder.info.max_length)
+    return batch_budget(settings.batch_tokens, embedder.device.type, embedder.info.max_length)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from app.budget import batch_budget
 from app.bulk.cutting import Cutter
 from app.bulk.encoded import Encoded, RowShape, Tokenized
 from app.bulk.errors import BulkUsageError
@@ -28,9 +29,6 @@ from model.errors import (
 from model.head_statistics import STATISTICS
 from model.output_dtype import check_output_dtype
 
-BATCH_TOKENS = {"cpu": 2_048, "cuda": 16_384}
-"""As the server's, and measured there."""
-
 WINDOW_CHARACTERS = 1_000_000
 """A window of long texts ends earlier than one of short texts: its tokens take some 50 MB."""
 
@@ -43,7 +41,8 @@ class BulkLimits:
     ----------
     max_text_characters : int
     batch_tokens : int or None
-        None is :data:`BATCH_TOKENS`, or the longest text that the model reads.
+        None is the server's default. One under the longest text that the model reads is raised to it; the
+        server refuses to start with such a one.
     batch_attention_values, max_attention_values_computed : int
         Attention weights of one batch and of one text.
     """
@@ -97,7 +96,7 @@ class WindowEncoder:
             self._selection = embedder.select_attention("all", "all", maps=False, stats=True)
         self._spec = OutputSpec(normalize=options.normalize, dimensions=dimensions, attention=self._selection)
         longest = embedder.info.max_length
-        self._batch_tokens = max(limits.batch_tokens or BATCH_TOKENS[embedder.device.type], longest)
+        self._batch_tokens = max(batch_budget(limits.batch_tokens, embedder.device.type, longest), longest)
         self.shape = RowShape(
             dimensions=all_dimensions,
             output_dtype=options.output_dtype,

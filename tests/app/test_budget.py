@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from app.budget import MIN_SHARE, RECOVERY_SECONDS, BatchShare
+from app.budget import DEFAULT_BATCH_TOKENS, MIN_SHARE, RECOVERY_SECONDS, BatchShare, batch_budget
 from tests.doubles import FakeClock
+
+
+def test_a_default_holds_the_longest_text() -> None:
+    """What is asked stays as it is, however small; the device's default is raised."""
+    assert [batch_budget(asked, "cpu", 4_000) for asked in (7, 5_000, None)] == [7, 5_000, 4_000]
+    assert batch_budget(None, "cpu", 512) == DEFAULT_BATCH_TOKENS["cpu"] < batch_budget(None, "cuda", 512)
 
 
 def test_all_of_the_budget_at_first() -> None:

@@ -18,8 +18,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from app.budget import DEFAULT_BATCH_TOKENS
 from app.main import (
-    DEFAULT_BATCH_TOKENS,
     UNMEASURED_TOKENS_PER_SECOND,
     _watchdog,
     cost,
