@@ -141,14 +141,14 @@ def check_attention(
         return
     ask = _Ask(selection, _Sizes.of(texts), as_list)
     if ask.num_computed() > limits.max_attention_values_computed:
-        what, limit = "the maps behind this have {} values, a request may have {} computed", "computed"
+        what, which = "the maps behind this have {} values, a request may have {} computed", "computed"
     elif ask.num_sent() > ask.sent_limit(limits):
-        what, limit = "the attention asked for has {} values, an answer of this form may hold {}", "sent"
+        what, which = "the attention asked for has {} values, an answer of this form may hold {}", "sent"
     else:
         return
 
     def measure(one: _Ask) -> tuple[int, int]:
-        if limit == "computed":
+        if which == "computed":
             return one.num_computed(), limits.max_attention_values_computed
         return one.num_sent(), one.sent_limit(limits)
 

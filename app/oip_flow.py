@@ -143,14 +143,14 @@ def check_padded(selection: AttentionSelection, num_tokens: Sequence[int], limit
     computed, sent = _sizes(selection, num_tokens)
     allowed = limits.max_attention_values_list if as_list else limits.max_attention_values_binary
     if computed > limits.max_attention_values_computed:
-        what, limit, actual = "the maps have {} values, a request may have {} computed", "computed", computed
+        what, which, actual = "the maps have {} values, a request may have {} computed", "computed", computed
     elif sent > allowed:
-        what, limit, actual = "padded to the longest text, the maps have {} values, this form may hold {}", "sent", sent
+        what, which, actual = "padded to the longest text, the maps have {} values, this form may hold {}", "sent", sent
     else:
         return
-    bound = limits.max_attention_values_computed if limit == "computed" else allowed
+    bound = limits.max_attention_values_computed if which == "computed" else allowed
     ways = [
-        f"{label} gives {fewer_computed if limit == 'computed' else fewer_sent}"
+        f"{label} gives {fewer_computed if which == 'computed' else fewer_sent}"
         for label, (fewer_computed, fewer_sent), fewer_allowed in _changes(selection, num_tokens, limits, allowed)
         if fewer_computed <= limits.max_attention_values_computed and fewer_sent <= fewer_allowed
     ]
