@@ -75,9 +75,7 @@ NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": Fal
 """FastAPI's own, which a variable of the environment could turn on, sends exceptions away with what they say, and asks
 at each request whether it is on. Ours is ``app/tracing.py``."""
 
-TEXT_ROUTERS = (
-    *(encode.router, shared.router, attention.router, openai.router, tei.router, rerank.router, oip.router),
-)
+TEXT_ROUTERS = tuple(module.router for module in (encode, shared, attention, openai, tei, rerank, oip))
 NOT_RUN = ("/tokenize", "/decode")
 """What these paths take is read, and not run: it counts as no texts."""
 
