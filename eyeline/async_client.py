@@ -100,8 +100,8 @@ class AsyncClient:
         Raises
         ------
         EyelineError
-            Of the requests of a long list, the first that fails; no more are sent. Of those under way, AsyncClient drops
-            all; Client waits for each, ``timeout_seconds`` at most, as nothing ends a thread that waits for an answer.
+            Of the requests of a long list, the first that fails; no more are sent. AsyncClient drops those under way;
+            Client waits for each, ``timeout_seconds`` at most, as nothing ends a thread that waits for an answer.
         """
         encoded = await self._sender.run(encode_operation(texts, options, self._settings.max_texts_per_request))
         self._settings.report_truncation(encoded.truncated, "texts")
