@@ -201,7 +201,8 @@ def exchange(server: Server, request: bytes) -> bytes:
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
         connection.sendall(request)
-        connection.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # where the server has closed by now, the reading below finds out
+            connection.shutdown(socket.SHUT_WR)
         answer = b""
         while chunk := connection.recv(65_536):
             answer += chunk
