@@ -340,7 +340,7 @@ def test_many_headers(server: Server) -> None:
     many = b"".join(b"x-%d: %d\r\n" % (index, index) for index in range(10_000))
     with suppress(ConnectionError):
         answer = exchange(server, HEAD + many + b'Content-Length: 13\r\n\r\n{"texts":"a"}')
-        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
     assert server.sample("eyeline_requests_total", route="/encode", status="200") == before
 
 
