@@ -276,7 +276,9 @@ def shares_load(deployment: Deployment) -> None:
 def scrapes_every_replica(deployment: Deployment) -> None:
     """Prometheus finds every replica by the service's name, and the balancer."""
     number = len(deployment.scaled.containers("app"))
-    wait_for("a scrape of each replica", lambda: len(query(PROMETHEUS, 'up{job="eyeline"} == 1')) == number)
+    # A Prometheus that was started anew remembers, for five minutes, replicas that were there before.
+    recent = 'up{job="eyeline"} == 1 and time() - timestamp(up{job="eyeline"}) < 15'
+    wait_for("a scrape of each replica", lambda: len(query(PROMETHEUS, recent)) == number)
     wait_for("a scrape of the balancer", lambda: len(query(PROMETHEUS, 'up{job="balancer"} == 1')) == 1)
 
 
