@@ -141,7 +141,7 @@ def available_threads(cgroups: Path = Path("/sys/fs/cgroup"), own_groups: Path =
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = [quota for group in _own_groups(cgroups, own_groups) if (quota := _cgroup_cpus(group)) is not None]
-    return max(1, min(affinity, *map(math.ceil, quotas)) if quotas else affinity)
+    return max(1, min([affinity, *map(math.ceil, quotas)]))
 
 
 def _own_groups(cgroups: Path, own_groups: Path) -> list[Path]:

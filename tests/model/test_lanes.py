@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -25,6 +26,12 @@ def two() -> Lanes:
 def texts_of(lengths: list[int]) -> list[list[int]]:
     """Texts of so many tokens, no two alike."""
     return [[place] * length for place, length in enumerate(lengths)]
+
+
+def cores_of_a_later_thread() -> int:
+    """How many cores a thread computes on that is made now."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(torch.get_num_threads).result()
 
 
 # ---- threads
@@ -53,11 +60,7 @@ def test_a_lane_computes_alone_and_all_others_as_before() -> None:
 
         assert lanes.run(number, [0, 1]) == [1, 1]
         assert torch.get_num_threads() == 3
-        later: list[int] = []
-        thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
-        thread.start()
-        thread.join()
-        assert later == [3]
+        assert cores_of_a_later_thread() == 3
     finally:
         torch.set_num_threads(before)
 
@@ -95,11 +98,7 @@ def test_lanes_that_do_not_begin_leave_the_process_as_it_was(monkeypatch: pytest
         for thread in set(threading.enumerate()) - others:
             thread.join(WAIT_SECONDS)
             assert not thread.is_alive()
-        later: list[int] = []
-        thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
-        thread.start()
-        thread.join()
-        assert later == [3]
+        assert cores_of_a_later_thread() == 3
     finally:
         torch.set_num_threads(before)
 
