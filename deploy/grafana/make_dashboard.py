@@ -151,7 +151,7 @@ def glance() -> list[Json]:
         ),
         stat(
             "p99",
-            "99 of 100 requests are answered within this time, from first to last byte.",
+            "99 of 100 requests are answered within this time, from its head to the last byte.",
             quantile(0.99, "eyeline_request_duration_seconds", API),
             unit="s",
             red_above=2,
@@ -189,7 +189,7 @@ def latency() -> list[Json]:
     return [
         panel(
             "Requests",
-            "From first to last byte, all routes of the API.",
+            "From the head to the last byte, all routes of the API.",
             (quantile(0.5, requests, API), "p50"),
             (quantile(0.99, requests, API), "p99"),
             ("eyeline:objective_latency_seconds", "objective for p99"),
@@ -302,7 +302,7 @@ def waiting() -> list[Json]:
         ),
         panel(
             "Requests in progress",
-            "From first to last byte, probes included.",
+            "From the head to the last byte, probes included.",
             (f"eyeline_inflight_requests{{{HERE}}}", "{{instance}}"),
             unit="short",
         ),
